@@ -1,0 +1,3 @@
+//! The executor's actors, and the messages between them.
+
+pub mod message;

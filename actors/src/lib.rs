@@ -1,0 +1,5 @@
+//! The manager's and the executor's actors: each turns messages into events of the pure core and performs its effects.
+
+pub mod clock;
+pub mod executor;
+pub mod manager;

@@ -1,0 +1,42 @@
+//! The lease protocol as data and functions.
+//!
+//! Nothing here does I/O, reads a clock, logs or awaits. A shell (the actors) turns what happens
+//! into events, calls a `step` function with the present [`Tick`], and performs the effects that
+//! come out. That is why every rule of the protocol can be tested as a table and explored by a
+//! checker.
+//!
+//! | module | what it decides |
+//! | --- | --- |
+//! | [`ids`], [`time`] | newtypes for identities, epochs, revisions, instants |
+//! | [`set`] | shard sets, claims, grants |
+//! | [`message`] | what the two sides say to each other, as plain values |
+//! | [`refusal`] | the error contract: every refusal with its evidence |
+//! | [`state`], [`command`] | the stored cluster state and the only ways to change it |
+//! | [`plan`] | who should own what (least movement) |
+//! | [`lease`] | lease arithmetic of both sides |
+//! | [`leader`] | the manager's decisions |
+//! | [`holder`] | the executor's decisions |
+//! | [`fence`] | admission on the executor |
+//! | [`routing`] | key to shard |
+
+pub mod command;
+pub mod fence;
+pub mod holder;
+pub mod ids;
+pub mod leader;
+pub mod lease;
+pub mod message;
+pub mod plan;
+pub mod refusal;
+pub mod routing;
+pub mod set;
+pub mod state;
+pub mod time;
+
+pub use ids::{
+    Address, AgentId, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash, ManagerId,
+    Revision, ShardCount, ShardEpoch, ShardId,
+};
+pub use refusal::{CallError, Refusal};
+pub use set::{Claim, Grant, ShardSet};
+pub use time::{Tick, Ttl};

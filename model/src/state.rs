@@ -1,0 +1,287 @@
+//! The stored state of a cluster. Changed only by [`crate::command`]; checked after every change.
+
+use crate::ids::{
+    Address, ClusterName, ExecutorId, ExecutorName, LeaseKeyHash, Revision, ShardCount, ShardEpoch, ShardId,
+};
+use crate::message::{Owner, ShardTotals, Weight};
+use crate::set::Holdings;
+use crate::time::Ttl;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Who has a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShardState {
+    /// Nobody.
+    Unassigned,
+    /// This executor may admit work for it.
+    Owned(ExecutorId),
+    /// This executor was told to let go and may still be admitting work for it.
+    Releasing {
+        /// Who lets go.
+        from: ExecutorId,
+        /// The revision of the commit that took it out of its set (R26).
+        since: Revision,
+    },
+}
+
+impl ShardState {
+    /// The executor that may still be using the shard.
+    #[must_use]
+    pub const fn executor(&self) -> Option<ExecutorId> {
+        match self {
+            Self::Unassigned => None,
+            Self::Owned(executor) | Self::Releasing { from: executor, .. } => Some(*executor),
+        }
+    }
+}
+
+/// One shard's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// The greatest epoch ever minted for it.
+    pub epoch: ShardEpoch,
+    /// Who has it.
+    pub state: ShardState,
+}
+
+impl Shard {
+    const NEW: Self = Self { epoch: ShardEpoch::NEVER_OWNED, state: ShardState::Unassigned };
+}
+
+/// One executor's row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executor {
+    /// Stable across restarts; of all lives with this name at most one is not superseded.
+    pub name: ExecutorName,
+    /// Where it is dialled.
+    pub address: Address,
+    /// Failure domain, if any.
+    pub zone: Option<String>,
+    /// Its share relative to others.
+    pub weight: Weight,
+    /// The longest lease that may still be outstanding to it (R6).
+    pub lease_length: Ttl,
+    /// Hash of its secret.
+    pub key_hash: LeaseKeyHash,
+    /// Asked to leave: it is given nothing.
+    pub draining: bool,
+    /// A newer life has its name: it is granted no more (R35).
+    pub superseded: bool,
+    /// Unix milliseconds, for showing only.
+    pub registered_at_ms: i64,
+}
+
+impl Executor {
+    /// Whether placement may give it shards.
+    #[must_use]
+    pub const fn takes_shards(&self) -> bool {
+        !self.draining && !self.superseded
+    }
+}
+
+/// How many shards share one copy-on-write chunk (and one key, in stores that keep chunks).
+pub const CHUNK: usize = 1024;
+
+/// All shards in copy-on-write chunks: a copy of the state shares what did not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shards(Vec<Arc<Vec<Shard>>>);
+
+impl Shards {
+    fn new(count: ShardCount) -> Self {
+        let count = count.get() as usize;
+        let full = Arc::new(vec![Shard::NEW; CHUNK.min(count)]);
+        let chunks = count.div_ceil(CHUNK);
+        let chunk = |at: usize| {
+            let len = CHUNK.min(count - at * CHUNK);
+            if len == full.len() { Arc::clone(&full) } else { Arc::new(vec![Shard::NEW; len]) }
+        };
+        Self((0..chunks).map(chunk).collect())
+    }
+
+    /// The row of `shard`, if there is such a shard.
+    #[must_use]
+    pub fn at(&self, shard: ShardId) -> Option<&Shard> {
+        self.0.get(shard.index() / CHUNK)?.get(shard.index() % CHUNK)
+    }
+
+    pub(crate) fn at_mut(&mut self, shard: ShardId) -> Option<&mut Shard> {
+        Arc::make_mut(self.0.get_mut(shard.index() / CHUNK)?).get_mut(shard.index() % CHUNK)
+    }
+
+    /// Every shard, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (ShardId, &Shard)> {
+        (0u32..).map(ShardId).zip(self.0.iter().flat_map(|chunk| chunk.iter()))
+    }
+}
+
+/// The committed state of one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterState {
+    /// The cluster's name.
+    pub cluster: ClusterName,
+    /// Fixed when the store was first written.
+    pub shard_count: ShardCount,
+    /// Counts commits.
+    pub revision: Revision,
+    pub(crate) shards: Shards,
+    pub(crate) executors: BTreeMap<ExecutorId, Arc<Executor>>,
+}
+
+/// A stored or computed state that breaks an invariant; says which and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant}: {evidence}")]
+pub struct Broken {
+    /// Which invariant.
+    pub invariant: &'static str,
+    /// The ids and numbers.
+    pub evidence: String,
+}
+
+impl ClusterState {
+    /// A new cluster: no executor, every shard unassigned at epoch 0, revision 0 (nothing committed yet).
+    #[must_use]
+    pub fn empty(cluster: ClusterName, shard_count: ShardCount) -> Self {
+        Self {
+            cluster,
+            shard_count,
+            revision: Revision(0),
+            shards: Shards::new(shard_count),
+            executors: BTreeMap::new(),
+        }
+    }
+
+    /// Puts a state together from stored rows. Shards without a row are unassigned at epoch 0.
+    ///
+    /// # Errors
+    /// Says which row breaks which invariant.
+    pub fn from_rows(
+        head: Head,
+        shards: impl IntoIterator<Item = (ShardId, Shard)>,
+        executors: impl IntoIterator<Item = (ExecutorId, Executor)>,
+    ) -> Result<Self, Broken> {
+        let mut state = Self::empty(head.cluster, head.shard_count);
+        state.revision = head.revision;
+        for (shard, row) in shards {
+            *state.shards.at_mut(shard).ok_or_else(|| Broken {
+                invariant: "every shard is below shard_count",
+                evidence: format!("shard {shard} of {}", head.shard_count),
+            })? = row;
+        }
+        state.executors = executors.into_iter().map(|(id, executor)| (id, Arc::new(executor))).collect();
+        state.check()?;
+        Ok(state)
+    }
+
+    /// The row of `shard`, if there is such a shard.
+    #[must_use]
+    pub fn shard(&self, shard: ShardId) -> Option<&Shard> {
+        self.shards.at(shard)
+    }
+
+    /// Every shard, ascending.
+    pub fn shards(&self) -> impl Iterator<Item = (ShardId, &Shard)> {
+        self.shards.iter()
+    }
+
+    /// The row of an executor.
+    #[must_use]
+    pub fn executor(&self, id: ExecutorId) -> Option<&Arc<Executor>> {
+        self.executors.get(&id)
+    }
+
+    /// Every executor, ascending by id.
+    pub fn executors(&self) -> impl ExactSizeIterator<Item = (ExecutorId, &Arc<Executor>)> {
+        self.executors.iter().map(|(id, executor)| (*id, executor))
+    }
+
+    /// The life that has `name` now: registered under it and not superseded.
+    #[must_use]
+    pub fn named(&self, name: &ExecutorName) -> Option<(ExecutorId, &Arc<Executor>)> {
+        self.executors().find(|(_, executor)| executor.name == *name && !executor.superseded)
+    }
+
+    /// What each of `of` owns (R25: a shard being released is in nobody's set). One pass over all shards.
+    #[must_use]
+    pub fn holdings(&self, of: impl IntoIterator<Item = ExecutorId>) -> BTreeMap<ExecutorId, Holdings> {
+        let mut lists: BTreeMap<ExecutorId, Vec<_>> = of.into_iter().map(|id| (id, Vec::new())).collect();
+        for (shard, row) in self.shards() {
+            if let ShardState::Owned(owner) = row.state
+                && let Some(list) = lists.get_mut(&owner)
+            {
+                list.push((shard, row.epoch));
+            }
+        }
+        let sorted = |list| Holdings::new(list).expect("shards ascend and owned shards have an epoch");
+        lists.into_iter().map(|(id, list)| (id, sorted(list))).collect()
+    }
+
+    /// How many shards are in which state.
+    #[must_use]
+    pub fn totals(&self) -> ShardTotals {
+        let mut totals = ShardTotals::default();
+        for (_, row) in self.shards() {
+            match row.state {
+                ShardState::Owned(_) => totals.owned += 1,
+                ShardState::Releasing { .. } => totals.releasing += 1,
+                ShardState::Unassigned => totals.unassigned += 1,
+            }
+        }
+        totals
+    }
+
+    /// `id` as callers see it.
+    #[must_use]
+    pub fn owner(&self, id: ExecutorId) -> Option<Owner> {
+        let executor = self.executor(id)?;
+        Some(Owner { executor: id, name: executor.name.clone(), address: executor.address.clone() })
+    }
+
+    /// Checks what must hold of every state by itself.
+    ///
+    /// # Errors
+    /// The first broken invariant, with ids and numbers.
+    pub fn check(&self) -> Result<(), Broken> {
+        let broken = |invariant, evidence| Err(Broken { invariant, evidence });
+        for (shard, row) in self.shards() {
+            if let Some(executor) = row.state.executor() {
+                if !self.executors.contains_key(&executor) {
+                    return broken("a shard's executor is registered", format!("shard {shard}: {executor}"));
+                }
+                if row.epoch == ShardEpoch::NEVER_OWNED {
+                    return broken("an owned shard has an epoch", format!("shard {shard}: {executor}"));
+                }
+            }
+            if let ShardState::Releasing { since, .. } = row.state
+                && since > self.revision
+            {
+                return broken(
+                    "a release was committed in the past",
+                    format!("shard {shard}: since {since}, state at {}", self.revision),
+                );
+            }
+        }
+        let mut current: BTreeMap<&ExecutorName, ExecutorId> = BTreeMap::new();
+        for (id, executor) in self.executors() {
+            if !executor.superseded
+                && let Some(other) = current.insert(&executor.name, id)
+            {
+                return broken("one life per name", format!("{}: {other} and {id}", executor.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The head row of a stored state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The cluster's name.
+    pub cluster: ClusterName,
+    /// How many shards.
+    pub shard_count: ShardCount,
+    /// Counts commits.
+    pub revision: Revision,
+}

@@ -1,0 +1,10 @@
+//! Stores behind two small traits: [`ClusterStore`] for the manager, [`OplogStore`] for executors.
+//!
+//! A database row never leaves this crate. Nothing here decides: a store applies a write under its
+//! condition, refuses it, or says that it does not know.
+
+pub mod cluster;
+pub mod oplog;
+
+pub use cluster::ClusterStore;
+pub use oplog::OplogStore;

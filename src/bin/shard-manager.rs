@@ -1,0 +1,2 @@
+//! shard-manager
+fn main() {}
