@@ -146,11 +146,8 @@ impl Draft {
         let mut changes = Changes::default();
         let next = committed.revision.next();
         if committed.revision == Revision(0) {
-            changes.first = Some(Head {
-                cluster: committed.cluster.clone(),
-                shard_count: committed.shard_count,
-                revision: next,
-            });
+            changes.first =
+                Some(Head { cluster: committed.cluster.clone(), shard_count: committed.shard_count, revision: next });
         }
         Self { state: committed.clone(), next, changes }
     }

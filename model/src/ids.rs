@@ -365,9 +365,9 @@ fn is_address(text: &str) -> bool {
 /// `type/id`: the type is a name without `/`, the id any printable text without control characters.
 fn is_agent_id(text: &str) -> bool {
     text.len() <= 512
-        && text.split_once('/').is_some_and(|(kind, id)| {
-            is_name(kind) && !id.is_empty() && !id.chars().any(char::is_control)
-        })
+        && text
+            .split_once('/')
+            .is_some_and(|(kind, id)| is_name(kind) && !id.is_empty() && !id.chars().any(char::is_control))
 }
 
 text! {

@@ -34,8 +34,8 @@ pub mod state;
 pub mod time;
 
 pub use ids::{
-    Address, AgentId, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash, ManagerId,
-    Revision, ShardCount, ShardEpoch, ShardId,
+    Address, AgentId, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash, ManagerId, Revision,
+    ShardCount, ShardEpoch, ShardId,
 };
 pub use refusal::{CallError, Refusal};
 pub use set::{Claim, Grant, ShardSet};

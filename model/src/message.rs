@@ -1,8 +1,8 @@
 //! What the parties say to each other, as plain values. `rpc` carries them, `actors` exchange them.
 
 use crate::ids::{
-    Address, AgentId, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash, ManagerId,
-    Revision, ShardCount, ShardEpoch, ShardId,
+    Address, AgentId, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash, ManagerId, Revision,
+    ShardCount, ShardEpoch, ShardId,
 };
 use crate::set::{Claim, Holdings, ShardSet};
 use serde::{Deserialize, Serialize};
