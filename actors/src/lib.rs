@@ -2,4 +2,5 @@
 
 pub mod clock;
 pub mod executor;
+pub mod lease_key;
 pub mod manager;
