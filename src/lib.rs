@@ -1,1 +1,3 @@
 //! leasehold
+
+pub mod cli;
