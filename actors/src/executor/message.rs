@@ -1,9 +1,10 @@
 //! What the executor's actors say to each other.
 
 use actix::Message;
-use leasehold_model::message::Condition;
-use leasehold_model::{ShardEpoch, ShardId};
+use leasehold_model::message::{Condition, Inspection, Push, PushAnswer};
+use leasehold_model::{CallError, ExecutorId, ShardEpoch, ShardId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// `LeaseHolder` to `AgentHost`: these shards are not held any more at these epochs. Admission for them is closed already.
@@ -42,9 +43,9 @@ pub struct Fenced {
 pub struct Pulse {
     /// Agents in memory.
     pub agents: AtomicU32,
-    /// Invocations running.
+    /// Agents at work: running an invocation or being recovered.
     pub running: AtomicU32,
-    /// When the oldest running invocation began, in nanoseconds of the holder's clock; 0 when none runs.
+    /// When the oldest of them began, in nanoseconds of the holder's clock; 0 when none runs.
     pub oldest_began: AtomicU64,
 }
 
@@ -59,5 +60,39 @@ impl Pulse {
             running: self.running.load(Ordering::Relaxed),
             oldest_running_ms: u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
         }
+    }
+}
+
+/// rpc to `LeaseHolder`: a set was pushed (`AssignShards`). Answered with the claim as it stands (R22).
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "Result<PushAnswer, CallError>")]
+pub struct Assign(pub Push);
+
+/// rpc to `LeaseHolder`: what does this process hold?
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Inspection")]
+pub struct Inspect;
+
+/// The executor life in force (R16: a process that registers anew is a new one). Written by the `LeaseHolder` before it
+/// opens the fence for that life, read by the `AgentHost` when it starts an agent: it is the writer's identity in storage.
+#[derive(Debug, Clone)]
+pub struct CurrentLife(Arc<RwLock<ExecutorId>>);
+
+impl CurrentLife {
+    /// Begins with `life`.
+    #[must_use]
+    pub fn new(life: ExecutorId) -> Self {
+        Self(Arc::new(RwLock::new(life)))
+    }
+
+    /// Who this process is now.
+    #[must_use]
+    pub fn read(&self) -> ExecutorId {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This process is `life` from now on.
+    pub fn begin(&self, life: ExecutorId) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = life;
     }
 }
