@@ -4,7 +4,11 @@
 //! condition, refuses it, or says that it does not know.
 
 pub mod cluster;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod oplog;
+pub mod url;
 
 pub use cluster::ClusterStore;
 pub use oplog::OplogStore;
+pub use url::StoreUrl;

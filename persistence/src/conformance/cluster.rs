@@ -1,0 +1,1 @@
+//! What every [`crate::ClusterStore`] must do.

@@ -1,0 +1,3 @@
+//! What every backend of a store trait must do, as tests that run unchanged on each of them.
+
+pub mod cluster;
