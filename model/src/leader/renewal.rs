@@ -1,0 +1,129 @@
+//! Granting: the renewal path. Nothing here waits for a write (R6); one confirmation serves everyone who waited when it began (R7).
+
+use super::{Confirmation, Effect, Leader, Note, RenewalFacts, Reply, RequestId};
+use crate::ids::{ExecutorId, GrantSeq, ShardEpoch, ShardId};
+use crate::refusal::Refusal;
+use crate::set::{Claim, Grant};
+use crate::state::Executor;
+use crate::time::Tick;
+use std::sync::Arc;
+
+impl Leader {
+    pub(super) fn on_renew(&mut self, now: Tick, request: RequestId, facts: RenewalFacts, out: &mut Vec<Effect>) {
+        let id = facts.executor;
+        let row = match self.authenticated(id, facts.key_hash) {
+            Ok(row) if row.superseded => return Self::refuse(request, Refusal::Superseded, out),
+            Ok(row) => Arc::clone(row),
+            Err(refusal) => return Self::refuse(request, refusal, out),
+        };
+        self.note_mismatch(id, &facts.claim, out);
+        let mut pass_has_work = self.hear_claim(now, id, &facts.claim, out);
+        let Some(standing) = self.standings.get_mut(&id) else {
+            return Self::refuse(request, Refusal::UnknownExecutor, out);
+        };
+        standing.condition = facts.condition;
+        // A claim that names another manager has heard nothing of this one.
+        let heard = if facts.claim.manager == self.manager { facts.heard } else { GrantSeq(0) };
+        if standing.unheard.is_some_and(|(seq, _)| heard >= seq) {
+            standing.unheard = None;
+        }
+        pass_has_work |= std::mem::take(&mut standing.kept_only) && row.takes_shards();
+        pass_has_work |= self.hear_floors(id, &facts.epoch_floors, out);
+        self.await_confirmation(request, id, out);
+        if pass_has_work {
+            self.want_pass(now, out);
+        }
+    }
+
+    /// R15: a claim under this manager that is neither what is owned nor what is being released.
+    fn note_mismatch(&self, id: ExecutorId, claim: &Claim, out: &mut Vec<Effect>) {
+        let Some(standing) = self.standings.get(&id) else { return };
+        if claim.manager != self.manager || claim.applied < standing.changed {
+            return;
+        }
+        let owned = standing.set.iter().all(|(shard, epoch)| claim.shards.epoch_of(shard) == Some(epoch));
+        let no_other = claim
+            .shards
+            .iter()
+            .all(|(shard, _)| standing.set.contains(shard) || standing.releasing.contains_key(&shard));
+        if !(owned && no_other) {
+            out.push(Effect::Note(Note::ClaimMismatch(id)));
+        }
+    }
+
+    /// R40: floors count only from the executor that was told the shard's present epoch.
+    fn hear_floors(&mut self, id: ExecutorId, floors: &[(ShardId, ShardEpoch)], out: &mut Vec<Effect>) -> bool {
+        const GREATEST_FLOOR: u64 = ShardEpoch::MAX.get() - (1 << 32);
+        let mut any = false;
+        for (shard, floor) in floors {
+            let Some(row) = self.state.shard(*shard) else { continue };
+            if row.state.executor() != Some(id) || row.epoch > *floor {
+                continue;
+            }
+            if floor.get() > GREATEST_FLOOR {
+                out.push(Effect::Note(Note::FloorRefused(id, *shard, *floor)));
+                continue;
+            }
+            any |= self.pass.floor(*shard, *floor);
+        }
+        any
+    }
+
+    /// A grant waits for a confirmation that begins after its request arrived.
+    pub(super) fn await_confirmation(&mut self, request: RequestId, id: ExecutorId, out: &mut Vec<Effect>) {
+        self.waiting.push((request, id));
+        self.confirm_if_idle(out);
+    }
+
+    fn confirm_if_idle(&mut self, out: &mut Vec<Effect>) {
+        if self.confirming.is_none() && !self.waiting.is_empty() {
+            self.confirming = Some(std::mem::take(&mut self.waiting));
+            out.push(Effect::Confirm);
+        }
+    }
+
+    pub(super) fn on_confirmed(&mut self, now: Tick, confirmation: Confirmation, out: &mut Vec<Effect>) {
+        match confirmation {
+            Confirmation::Leads => {
+                for (request, id) in self.confirming.take().unwrap_or_default() {
+                    self.grant(now, request, id, out);
+                }
+                self.confirm_if_idle(out);
+            }
+            Confirmation::Lost(why) => {
+                for (request, _) in self.confirming.take().unwrap_or_default() {
+                    Self::refuse(request, Refusal::LeadershipUnconfirmed { why: why.clone() }, out);
+                }
+                self.end(why, out);
+            }
+        }
+    }
+
+    /// R5: the deadline is moved, never back, before the answer leaves. R6: never longer than what is stored. R46: not to one that cannot hear.
+    fn grant(&mut self, now: Tick, request: RequestId, id: ExecutorId, out: &mut Vec<Effect>) {
+        let row: Option<Arc<Executor>> = self.state.executor(id).map(Arc::clone);
+        let (Some(row), Some(standing)) = (row, self.standings.get_mut(&id)) else {
+            return Self::refuse(request, Refusal::UnknownExecutor, out);
+        };
+        if row.superseded {
+            return Self::refuse(request, Refusal::Superseded, out);
+        }
+        if standing.reaping {
+            return standing.parked.push(request);
+        }
+        let ttl = self.settings.lease.min(row.lease_length);
+        if standing.unheard.is_some_and(|(_, given)| now.since(given) >= ttl.as_duration()) {
+            out.push(Effect::Note(Note::Unheard(id)));
+            return Self::refuse(request, Refusal::Unheard, out);
+        }
+        standing.heard_at = Some(now);
+        standing.deadline = standing.deadline.max(now.plus(ttl.as_duration()));
+        standing.granted = standing.granted.next();
+        standing.unheard.get_or_insert((standing.granted, now));
+        let seq = standing.granted;
+        let deadline = standing.deadline;
+        let grant = Grant { set: self.set_of(id), ttl, seq };
+        out.push(Effect::Reply(request, Reply::Granted(grant)));
+        self.arm(deadline, out);
+    }
+}

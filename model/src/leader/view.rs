@@ -1,0 +1,205 @@
+//! What the leader tells people and routers. Nothing here changes anything.
+
+use super::Leader;
+use crate::ids::{ExecutorId, ManagerId, ShardId};
+use crate::message::{ClusterStatus, ExecutorStatus, Owner, Route, RoutingTable, ShardExplanation};
+use crate::state::{ClusterState, Executor, ShardState};
+use crate::time::Tick;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A committed state as published to readers; its routing table is made when somebody first asks.
+#[derive(Debug)]
+pub struct Published {
+    /// The manager process that leads.
+    pub manager: ManagerId,
+    /// The committed state.
+    pub state: Arc<ClusterState>,
+    table: OnceLock<Arc<RoutingTable>>,
+}
+
+impl Published {
+    /// Publishes `state` in the name of `manager`.
+    #[must_use]
+    pub const fn new(manager: ManagerId, state: Arc<ClusterState>) -> Self {
+        Self { manager, state, table: OnceLock::new() }
+    }
+
+    /// The routing table of this state.
+    pub fn table(&self) -> Arc<RoutingTable> {
+        Arc::clone(self.table.get_or_init(|| Arc::new(routing_table(&self.state, self.manager))))
+    }
+}
+
+/// The committed owners of all shards.
+#[must_use]
+pub fn routing_table(state: &ClusterState, manager: ManagerId) -> RoutingTable {
+    let mut owners: Vec<Owner> = Vec::new();
+    let mut index: BTreeMap<ExecutorId, u32> = BTreeMap::new();
+    for (id, _) in state.executors() {
+        index.insert(id, u32::try_from(owners.len()).expect("fewer executors than u32"));
+        owners.extend(state.owner(id));
+    }
+    let route = |row: &crate::state::Shard| match row.state {
+        ShardState::Unassigned => Route::Unassigned,
+        ShardState::Owned(owner) => Route::Owned(index[&owner], row.epoch),
+        ShardState::Releasing { from, .. } => Route::Releasing(index[&from]),
+    };
+    let routes = state.shards().map(|(_, row)| route(row)).collect();
+    RoutingTable { manager, revision: state.revision, owners, routes }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Leader {
+    /// This leadership's process.
+    #[must_use]
+    pub const fn manager(&self) -> ManagerId {
+        self.manager
+    }
+
+    /// The last committed state.
+    #[must_use]
+    pub const fn state(&self) -> &Arc<ClusterState> {
+        &self.state
+    }
+
+    /// When the lease of `id` ends on the manager's clock.
+    #[must_use]
+    pub fn deadline(&self, id: ExecutorId) -> Option<Tick> {
+        self.standings.get(&id).map(|standing| standing.deadline)
+    }
+
+    /// A short account of the cluster at `now`.
+    #[must_use]
+    pub fn status(&self, now: Tick) -> ClusterStatus {
+        let totals = self.state.totals();
+        let mut executors: Vec<ExecutorStatus> =
+            self.state.executors().map(|(id, row)| self.executor_status(now, id, row)).collect();
+        executors.sort_by(|a, b| (&a.name, a.superseded, a.id).cmp(&(&b.name, b.superseded, b.id)));
+        let troubles = self.troubles(&executors);
+        ClusterStatus {
+            cluster: self.state.cluster.clone(),
+            manager: self.manager,
+            revision: self.state.revision,
+            shard_count: self.state.shard_count,
+            totals,
+            unassigned_because: (totals.unassigned > 0).then(|| self.why_unassigned(now)),
+            troubles,
+            executors,
+            leading_ms: millis(now.since(self.began)),
+        }
+    }
+
+    fn executor_status(&self, now: Tick, id: ExecutorId, row: &Executor) -> ExecutorStatus {
+        let standing = self.standings.get(&id);
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        ExecutorStatus {
+            id,
+            name: row.name.clone(),
+            address: row.address.clone(),
+            zone: row.zone.clone(),
+            weight: row.weight,
+            owned: standing.map_or(0, |standing| count(standing.set.len())),
+            releasing: standing.map_or(0, |standing| count(standing.releasing.len())),
+            lease_remaining_ms: standing.map_or(0, |standing| millis(standing.deadline.since(now))),
+            draining: row.draining,
+            superseded: row.superseded,
+            lagging_ms: standing.and_then(|standing| standing.lagging_since).map(|since| millis(now.since(since))),
+            condition: standing.map(|standing| standing.condition).unwrap_or_default(),
+            registered_at_ms: row.registered_at_ms,
+        }
+    }
+
+    fn troubles(&self, executors: &[ExecutorStatus]) -> Vec<String> {
+        let mut troubles = Vec::new();
+        if let Some(trouble) = &self.pass.trouble {
+            troubles.push(format!("the store does not take writes: {trouble}"));
+        }
+        let lease_ms = self.settings.lease.as_ms();
+        for executor in executors {
+            let name = &executor.name;
+            if executor.superseded {
+                troubles.push(format!("{name} ({}) was superseded by a newer process", executor.id));
+                continue;
+            }
+            if executor.lease_remaining_ms < lease_ms / 2 {
+                let left = executor.lease_remaining_ms;
+                troubles.push(format!("{name} is silent: its lease ends in {left} ms unless it renews"));
+            }
+            if let Some(lag) = executor.lagging_ms.filter(|lag| *lag > millis(self.settings.lag_after())) {
+                troubles.push(format!("{name} is lagging: it has not acknowledged its newest set for {lag} ms"));
+            }
+            if executor.condition.oldest_running_ms > lease_ms {
+                let age = executor.condition.oldest_running_ms;
+                troubles.push(format!("{name} looks wedged: an invocation has been running for {age} ms"));
+            }
+        }
+        troubles
+    }
+
+    /// Never "unassigned" without a reason.
+    fn why_unassigned(&self, now: Tick) -> String {
+        if self.state.executors().len() == 0 {
+            return "no executor is registered".to_owned();
+        }
+        if let Some(until) = self.pass.settle_until.filter(|until| now < *until) {
+            return format!("the cluster is new and waits {} ms for more executors", millis(until.since(now)));
+        }
+        if let Some(trouble) = &self.pass.trouble {
+            return format!("the store does not take the assignment: {trouble}");
+        }
+        let mut takers = self.state.executors().filter(|(_, row)| row.takes_shards()).peekable();
+        if takers.peek().is_none() {
+            return "every registered executor is draining or superseded".to_owned();
+        }
+        if takers.all(|(id, _)| self.standings.get(&id).is_none_or(|standing| standing.kept_only)) {
+            return "every executor that could take it is silent or lagging".to_owned();
+        }
+        "the next pass assigns it".to_owned()
+    }
+
+    /// One shard's row at `now`, and why it is as it is. `None` if there is no such shard.
+    #[must_use]
+    pub fn explain(&self, now: Tick, shard: ShardId) -> Option<ShardExplanation> {
+        let row = self.state.shard(shard)?;
+        let holder = row.state.executor();
+        let owner = holder.and_then(|id| self.state.owner(id));
+        let standing = holder.and_then(|id| self.standings.get(&id));
+        let remaining = standing.map(|standing| millis(standing.deadline.since(now)));
+        let name = owner.as_ref().map(|owner| owner.name.to_string()).unwrap_or_default();
+        let left = remaining.unwrap_or(0);
+        let mut because = Vec::new();
+        let state = match row.state {
+            ShardState::Unassigned => {
+                because.push(self.why_unassigned(now));
+                "unassigned"
+            }
+            ShardState::Owned(_) => {
+                because.push(format!("{name} owns it at epoch {}; its lease ends in {left} ms unless renewed", row.epoch));
+                if standing.is_some_and(|standing| standing.lagging_since.is_some()) {
+                    because.push(format!("{name} has not acknowledged its newest set yet"));
+                }
+                "owned"
+            }
+            ShardState::Releasing { since, .. } => {
+                because.push(format!("{name} was told at revision {since} to let go"));
+                because.push(format!(
+                    "it goes to its next owner when {name} proves that it let go, or in {left} ms when its lease ends"
+                ));
+                "releasing"
+            }
+        };
+        Some(ShardExplanation {
+            shard,
+            epoch: row.epoch,
+            state: state.to_owned(),
+            owner,
+            lease_remaining_ms: remaining,
+            because,
+        })
+    }
+}
