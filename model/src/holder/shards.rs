@@ -1,0 +1,110 @@
+//! Which shards an executor was told to hold, which it admits work for, and which it has not let go of yet.
+
+use super::event::{Loss, WorkId};
+use crate::ids::{ShardEpoch, ShardId};
+use crate::set::Holdings;
+use std::collections::BTreeMap;
+
+/// A shard whose agents are being stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Draining {
+    epoch: ShardEpoch,
+    sweep: WorkId,
+}
+
+/// Three views of the shards of one executor.
+///
+/// A shard is *open* only at the epoch at which it is assigned, and never while it drains: so one that was lost and regained is
+/// admitted at its new epoch only after the last agent of the old one has stopped (R29).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Shards {
+    /// The last set that was applied.
+    assigned: BTreeMap<ShardId, ShardEpoch>,
+    /// Admitted, and recovered or being recovered.
+    open: BTreeMap<ShardId, ShardEpoch>,
+    /// Not admitted, agents may still be there.
+    draining: BTreeMap<ShardId, Draining>,
+}
+
+impl Shards {
+    /// What is claimed: everything that is assigned or still drains. Of a shard that drains at an older epoch than it is assigned at, the older.
+    pub(super) fn claimed(&self) -> Holdings {
+        let mut all = self.assigned.clone();
+        all.extend(self.draining.iter().map(|(shard, draining)| (*shard, draining.epoch)));
+        holdings(all)
+    }
+
+    pub(super) fn open(&self) -> Holdings {
+        holdings(self.open.clone())
+    }
+
+    pub(super) fn draining(&self) -> Holdings {
+        holdings(self.draining.iter().map(|(shard, draining)| (*shard, draining.epoch)))
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        !self.draining.is_empty()
+    }
+
+    /// The epoch at which `shard` is assigned.
+    pub(super) fn assigned(&self, shard: ShardId) -> Option<ShardEpoch> {
+        self.assigned.get(&shard).copied()
+    }
+
+    /// Makes `set` the assigned one. What is open and not in it must be closed first.
+    pub(super) fn assign(&mut self, set: &Holdings) {
+        self.assigned = set.iter().collect();
+    }
+
+    /// Moves every open shard for which `lost` names a cause to `sweep`.
+    pub(super) fn close(
+        &mut self,
+        sweep: WorkId,
+        lost: impl Fn(ShardId, ShardEpoch) -> Option<Loss>,
+    ) -> Vec<(ShardId, ShardEpoch, Loss)> {
+        let closed: Vec<_> =
+            self.open.iter().filter_map(|(shard, epoch)| Some((*shard, *epoch, lost(*shard, *epoch)?))).collect();
+        for (shard, epoch, _) in &closed {
+            self.open.remove(shard);
+            self.draining.insert(*shard, Draining { epoch: *epoch, sweep });
+        }
+        closed
+    }
+
+    /// `sweep` is over: what it swept, with the epochs.
+    pub(super) fn swept(&mut self, sweep: WorkId) -> Vec<(ShardId, ShardEpoch)> {
+        self.draining
+            .extract_if(.., |_, draining| draining.sweep == sweep)
+            .map(|(shard, of)| (shard, of.epoch))
+            .collect()
+    }
+
+    /// Opens every assigned shard that is not open and not draining.
+    pub(super) fn open_waiting(&mut self) -> Vec<(ShardId, ShardEpoch)> {
+        let waiting = |(shard, _): &(&ShardId, &ShardEpoch)| {
+            !self.open.contains_key(*shard) && !self.draining.contains_key(*shard)
+        };
+        let opened: Vec<_> = self.assigned.iter().filter(waiting).map(|(shard, epoch)| (*shard, *epoch)).collect();
+        self.open.extend(opened.iter().copied());
+        opened
+    }
+
+    /// Forgets everything: there is nobody left who could sweep.
+    pub(super) fn abandon(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Panics when the three views contradict each other.
+    pub(super) fn check(&self) {
+        for (shard, epoch) in &self.open {
+            let assigned = self.assigned.get(shard);
+            assert!(assigned == Some(epoch), "shard {shard} is open at epoch {epoch}, assigned at {assigned:?}");
+            let draining = self.draining.get(shard);
+            assert!(draining.is_none(), "shard {shard} is open at epoch {epoch} and drains: {draining:?}");
+        }
+    }
+}
+
+fn holdings(shards: impl IntoIterator<Item = (ShardId, ShardEpoch)>) -> Holdings {
+    Holdings::new(shards.into_iter().collect()).expect("a map has each shard once, and sets have no epoch 0")
+}
