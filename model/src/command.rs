@@ -17,12 +17,13 @@ pub enum Command {
         id: ExecutorId,
         /// Its row.
         executor: Executor,
-        /// An earlier life with the same name that is known to be gone: its shards are freed at once (R35).
+        /// An earlier life with the same name and address that is known to be gone: its shards are freed at once (R35). Any
+        /// other life under the name is superseded.
         replaces: Option<ExecutorId>,
     },
     /// Removes a life that gave everything back.
     Deregister(ExecutorId),
-    /// Removes lives whose lease has ended.
+    /// Removes lives whose lease has ended; unknown ones are left out.
     Reap(Vec<ExecutorId>),
     /// Carries out what of a plan still fits the state.
     Plan(Plan),
@@ -132,7 +133,7 @@ impl Changes {
 }
 
 /// A state being changed by the commands of one write: [`Draft::apply`] them in order, then [`Draft::finish`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     state: ClusterState,
     next: Revision,
@@ -167,9 +168,6 @@ impl Draft {
         if !self.changes.is_empty() {
             self.state.revision = self.next;
         }
-        self.changes.removed.iter().for_each(|id| {
-            self.changes.executors.remove(id);
-        });
         if let Err(broken) = self.state.check() {
             panic!("a command broke an invariant: {broken}");
         }
@@ -183,11 +181,11 @@ impl Draft {
     pub fn apply(&mut self, command: &Command) -> Result<Outcome, Refusal> {
         match command {
             Command::Register { id, executor, replaces } => self.register(*id, executor, *replaces),
-            Command::Deregister(id) => self.remove(*id, Cause::Deregistered),
-            Command::Reap(ids) => {
-                let reaped = ids.iter().filter(|id| self.remove(**id, Cause::Reaped).is_ok()).count();
-                Ok(if reaped > 0 { Outcome::Changed } else { Outcome::Unchanged })
-            }
+            Command::Deregister(id) => match self.remove(&[*id], Cause::Deregistered) {
+                Outcome::Changed => Ok(Outcome::Changed),
+                Outcome::Unchanged => Err(Refusal::UnknownExecutor),
+            },
+            Command::Reap(ids) => Ok(self.remove(ids, Cause::Reaped)),
             Command::Plan(plan) => self.carry_out(plan),
             Command::ConfirmRelease { executor, applied, shards } => Ok(self.confirm(*executor, *applied, shards)),
             Command::SetLeaseLength(id, length) => self.amend(*id, |row| row.lease_length = *length),
@@ -203,28 +201,36 @@ impl Draft {
             }
             return if known.superseded { Err(Refusal::Superseded) } else { Ok(Outcome::Unchanged) };
         }
+        let is_gone = |earlier: &Arc<Executor>| earlier.name == row.name && earlier.address == row.address;
+        if let Some(gone) = replaces.filter(|earlier| self.state.executor(*earlier).is_some_and(is_gone)) {
+            let _: Outcome = self.remove(&[gone], Cause::Replaced);
+        }
         if let Some((earlier, _)) = self.state.named(&row.name) {
-            if replaces == Some(earlier) {
-                let _: Outcome = self.remove(earlier, Cause::Replaced)?;
-            } else {
-                let _: Outcome = self.amend(earlier, |row| row.superseded = true)?;
-            }
+            let _: Outcome = self.amend(earlier, |row| row.superseded = true)?;
         }
         self.put(id, Arc::new(row.clone()));
         self.changes.touched.insert(id);
         Ok(Outcome::Changed)
     }
 
-    fn remove(&mut self, id: ExecutorId, cause: Cause) -> Result<Outcome, Refusal> {
-        self.state.executors.remove(&id).ok_or(Refusal::UnknownExecutor)?;
-        self.changes.removed.insert(id);
-        self.changes.touched.remove(&id);
-        let held: Vec<ShardId> =
-            self.state.shards().filter(|(_, row)| row.state.executor() == Some(id)).map(|(shard, _)| shard).collect();
-        for shard in held {
+    /// Frees what the removed held, in one pass over the shards however many they are.
+    fn remove(&mut self, ids: &[ExecutorId], cause: Cause) -> Outcome {
+        let gone: BTreeSet<ExecutorId> =
+            ids.iter().copied().filter(|id| self.state.executors.remove(id).is_some()).collect();
+        if gone.is_empty() {
+            return Outcome::Unchanged;
+        }
+        for id in &gone {
+            self.changes.executors.remove(id);
+            self.changes.touched.remove(id);
+        }
+        self.changes.removed.extend(&gone);
+        let held = |row: &Shard| row.state.executor().is_some_and(|id| gone.contains(&id));
+        let freed: Vec<ShardId> = self.state.shards().filter(|(_, row)| held(row)).map(|(shard, _)| shard).collect();
+        for shard in freed {
             self.set(shard, |row| row.state = ShardState::Unassigned, cause);
         }
-        Ok(Outcome::Changed)
+        Outcome::Changed
     }
 
     fn amend(&mut self, id: ExecutorId, change: impl FnOnce(&mut Executor)) -> Result<Outcome, Refusal> {
@@ -263,9 +269,13 @@ impl Draft {
         Ok(if changed { Outcome::Changed } else { Outcome::Unchanged })
     }
 
-    /// R26 (a): only releases that the claim can have known of, and only from the executor that makes it.
+    /// R26 (a): only releases that the claim can have known of, and only from the executor that makes it. A claim that
+    /// names this write's revision or a later one is of no state that was ever told, and proves nothing.
     fn confirm(&mut self, executor: ExecutorId, applied: Revision, shards: &[ShardId]) -> Outcome {
         let mut outcome = Outcome::Unchanged;
+        if applied >= self.next {
+            return outcome;
+        }
         for shard in shards {
             let proven = self.state.shard(*shard).is_some_and(|row| match row.state {
                 ShardState::Releasing { from, since } => from == executor && since <= applied,
@@ -302,6 +312,7 @@ impl Draft {
     }
 
     fn put(&mut self, id: ExecutorId, row: Arc<Executor>) {
+        self.changes.removed.remove(&id);
         self.state.executors.insert(id, Arc::clone(&row));
         self.changes.executors.insert(id, row);
     }
@@ -312,6 +323,9 @@ impl Draft {
         change(row);
         assert!(row.epoch >= from.epoch, "S3: shard {shard} went from epoch {} to {}", from.epoch, row.epoch);
         let to = *row;
+        if let ShardState::Owned(owner) = to.state {
+            assert!(from.state == to.state || to.epoch > from.epoch, "S2: shard {shard} to {owner} at {}", to.epoch);
+        }
         self.changes.shards.insert(shard, to);
         self.changes.moves.push(Move { shard, from, to, cause });
         for end in [from, to] {
