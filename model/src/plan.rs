@@ -209,7 +209,10 @@ impl Survey {
             extras -= floor;
             let fraction = portion % total;
             if fraction > 0 {
-                candidates.push((Reverse(floor == 0), Reverse(member.owned > floor), Reverse(fraction), at));
+                // Of those who own more, the ones who gain nothing come first: what the others own changes as they are
+                // given the rest, and the room kept for these must not change with it.
+                let saves = (member.owned > floor).then(|| !member.may_gain());
+                candidates.push((Reverse(floor == 0), Reverse(saves), Reverse(fraction), at));
             }
         }
         candidates.sort_unstable();
