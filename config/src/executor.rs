@@ -1,0 +1,224 @@
+//! Configuration of `shard-executor`.
+
+use crate::Configuration;
+use crate::key::Key;
+use crate::keys;
+use crate::kind::{self, StorageUrl, show_bytes, show_duration};
+use crate::reader::Reader;
+use crate::sections::{Lease, Limits, Listen, Log};
+use crate::show::ShownValue;
+use leasehold_model::message::Weight;
+use leasehold_model::{Address, ClusterName, ExecutorName, InvalidValue, ShardCount};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Everything that `shard-executor serve` can be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutorConfig {
+    /// `cluster.name`.
+    pub cluster: ClusterName,
+    /// `cluster.shard_count`: what this executor expects, if it expects anything.
+    pub shard_count: Option<ShardCount>,
+    /// `[executor]`.
+    pub executor: Identity,
+    /// `[lease]`. The lease that is granted counts; these times are used until there is one.
+    pub lease: Lease,
+    /// `[listen]`.
+    pub listen: Listen,
+    /// `[agents]`.
+    pub agents: Agents,
+    /// `[oplog]`.
+    pub oplog: Oplog,
+    /// `[limits]`.
+    pub limits: Limits,
+    /// `[log]`.
+    pub log: Log,
+}
+
+/// `[executor]`: who this executor is and how it comes and goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name, if one was given; see [`Identity::resolve`].
+    pub name: Option<ExecutorName>,
+    /// Its advertised address, if one was given; see [`Identity::resolve`].
+    pub address: Option<Address>,
+    /// The managers to register with: 1 to 16.
+    pub managers: Vec<Address>,
+    /// Its failure domain, if any.
+    pub zone: Option<String>,
+    /// Its share relative to the others'.
+    pub weight: Weight,
+    /// How long running invocations may take to finish (R20, R37); zero stops them at once.
+    pub handoff_grace: Duration,
+    /// How long to keep trying while no manager answers (R38).
+    pub registration_patience: Duration,
+}
+
+impl Identity {
+    /// Name and address of an executor that is bound to `bound`: what was given, else what follows from it.
+    ///
+    /// # Errors
+    /// Names `executor.address` when it was not given and `bound` is a wildcard, which nobody can dial; names
+    /// `executor.name` when it was not given and none can be made of the address.
+    pub fn resolve(&self, bound: SocketAddr) -> Result<(ExecutorName, Address), InvalidValue> {
+        let address = match &self.address {
+            Some(address) => address.clone(),
+            None if bound.ip().is_unspecified() => {
+                let accepted = "an address that others can dial, because listen.grpc is a wildcard";
+                return Err(InvalidValue::new(keys::EXECUTOR_ADDRESS.path, "", accepted));
+            }
+            None => Address::new(bound.to_string()).map_err(|error| error.within("executor"))?,
+        };
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ExecutorName::new(name_of(&address)).map_err(|error| error.within("executor"))?,
+        };
+        Ok((name, address))
+    }
+}
+
+/// `127.0.0.1:7480` becomes `127.0.0.1-7480`.
+fn name_of(address: &Address) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    address.as_str().chars().map(|c| if allowed(c) { c } else { '-' }).collect()
+}
+
+/// `[agents]`: what one executor takes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agents {
+    /// Agents in memory.
+    pub max_in_memory: usize,
+    /// Invocations that wait for one agent.
+    pub queue: usize,
+    /// The largest argument or answer, in bytes.
+    pub max_payload: usize,
+}
+
+/// `[oplog]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Oplog {
+    /// Where oplogs are kept.
+    pub url: StorageUrl,
+    /// After how many entries the whole state is written.
+    pub snapshot_every: u32,
+    /// How long a locked oplog file is waited for before the store steps around it.
+    pub step_around_after: Duration,
+}
+
+/// What stands around a payload in a message.
+const BYTES_AROUND_A_PAYLOAD: usize = 4096;
+
+pub(crate) fn shard_count(text: &str) -> Option<ShardCount> {
+    ShardCount::new(text.parse().ok()?).ok()
+}
+
+impl Configuration for ExecutorConfig {
+    const BINARY: &'static str = "shard-executor";
+
+    fn keys() -> &'static [&'static Key] {
+        keys::EXECUTOR
+    }
+
+    fn read(reader: &mut Reader) -> Self {
+        let cluster = reader.checked(&keys::CLUSTER_NAME, ClusterName::new);
+        let expected = reader.optional(&keys::EXPECTED_SHARD_COUNT, shard_count);
+        reader.show_unset(&keys::EXPECTED_SHARD_COUNT, "", "unset: the manager says");
+        let lease = Lease::read(reader);
+        let listen = Listen::read(reader, &keys::EXECUTOR_GRPC, &keys::EXECUTOR_HTTP);
+        let executor = read_identity(reader, &lease, &listen);
+        let agents = Agents {
+            max_in_memory: reader.whole(&keys::AGENTS_IN_MEMORY),
+            queue: reader.whole(&keys::AGENTS_QUEUE),
+            max_payload: reader.bytes(&keys::MAX_PAYLOAD),
+        };
+        let oplog = Oplog {
+            url: reader.storage(&keys::OPLOG_URL),
+            snapshot_every: reader.whole(&keys::SNAPSHOT_EVERY),
+            step_around_after: reader.duration(&keys::STEP_AROUND_AFTER),
+        };
+        if oplog.url == StorageUrl::Memory {
+            reader.warnings.push("oplog.url is memory: agents' state is forgotten when the process ends".into());
+        }
+        let limits = Limits::read(reader);
+        let payload = show_bytes(agents.max_payload as u64);
+        let sum = format!("agents.max_payload of {payload} + {BYTES_AROUND_A_PAYLOAD}");
+        limits.must_hold(reader, agents.max_payload + BYTES_AROUND_A_PAYLOAD, &sum);
+        Self { cluster, shard_count: expected, executor, lease, listen, agents, oplog, limits, log: Log::read(reader) }
+    }
+
+    fn derived(&self) -> Vec<ShownValue> {
+        self.lease.shown_of_executor()
+    }
+}
+
+fn read_identity(reader: &mut Reader, lease: &Lease, listen: &Listen) -> Identity {
+    let identity = Identity {
+        name: reader.optional(&keys::EXECUTOR_NAME, |text| ExecutorName::new(text).ok()),
+        address: reader.optional(&keys::EXECUTOR_ADDRESS, |text| Address::new(text).ok()),
+        managers: reader.addresses(&keys::EXECUTOR_MANAGERS),
+        zone: reader.optional(&keys::ZONE, kind::zone),
+        weight: reader.value(&keys::WEIGHT, |text| Weight::new(text.parse().ok()?).ok()),
+        handoff_grace: reader.duration(&keys::HANDOFF_GRACE),
+        registration_patience: reader.duration(&keys::REGISTRATION_PATIENCE),
+    };
+    reader.show_unset(&keys::ZONE, "", "unset");
+    show_identity(reader, &identity, listen.grpc);
+    check_timing(reader, &identity, lease);
+    identity
+}
+
+/// A free port is known only once it is bound; what follows from the address is then shown as such.
+fn show_identity(reader: &mut Reader, identity: &Identity, bound: SocketAddr) {
+    let later = bound.port() == 0 && identity.address.is_none();
+    match identity.resolve(bound) {
+        _ if later && bound.ip().is_unspecified() => {
+            reader.contradiction(&keys::EXECUTOR_ADDRESS, wildcard(bound));
+        }
+        Ok((name, address)) => {
+            reader.show_unset(&keys::EXECUTOR_ADDRESS, address.as_str(), "from listen.grpc");
+            reader.show_unset(&keys::EXECUTOR_NAME, name.as_str(), "from executor.address");
+        }
+        Err(_) if later => {
+            reader.show_unset(&keys::EXECUTOR_ADDRESS, "", "from listen.grpc, once its port is known");
+            reader.show_unset(&keys::EXECUTOR_NAME, "", "from executor.address, once it is known");
+        }
+        Err(error) if error.field == keys::EXECUTOR_ADDRESS.path => {
+            reader.contradiction(&keys::EXECUTOR_ADDRESS, wildcard(bound));
+        }
+        Err(error) => reader.contradiction(
+            &keys::EXECUTOR_NAME,
+            format!("not set, and executor.address makes no name: {:?}; expected {}", error.value, error.accepted),
+        ),
+    }
+}
+
+fn wildcard(bound: SocketAddr) -> String {
+    format!(
+        "not set, and listen.grpc = {bound} is a wildcard that nobody can dial; expected host:port that others can dial"
+    )
+}
+
+fn check_timing(reader: &mut Reader, identity: &Identity, lease: &Lease) {
+    let patience = identity.registration_patience;
+    let attempt = lease.times.attempt_deadline();
+    if patience < attempt {
+        let arithmetic = format!(
+            "{} is below one attempt's deadline, max(lease.duration / 6, \
+             lease.call_deadline_floor) = max({}, {}) = {}; not one attempt to register could run its course",
+            show_duration(patience),
+            show_duration(lease.times.ttl().as_duration() / 6),
+            show_duration(lease.times.floor()),
+            show_duration(attempt),
+        );
+        reader.contradiction(&keys::REGISTRATION_PATIENCE, arithmetic);
+    }
+    let duration = lease.times.ttl().as_duration();
+    if identity.handoff_grace > duration {
+        reader.warnings.push(format!(
+            "executor.handoff_grace of {} is above lease.duration of {}: a shard that moves may wait \
+             longer for its next owner than after a crash",
+            show_duration(identity.handoff_grace),
+            show_duration(duration),
+        ));
+    }
+}

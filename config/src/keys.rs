@@ -1,0 +1,332 @@
+//! Every key of every binary: the one list that loading, the sample files and the reference are made from.
+
+use crate::key::{Default, Key};
+use crate::kind::Kind;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+macro_rules! key {
+    ($name:ident, $path:literal, $kind:expr, $default:literal, $meaning:literal) => {
+        pub(crate) static $name: Key =
+            Key { path: $path, kind: $kind, default: Default::Text($default), meaning: $meaning };
+    };
+    ($name:ident, $path:literal, $kind:expr, unset $then:literal e.g. $example:literal, $meaning:literal) => {
+        pub(crate) static $name: Key = Key {
+            path: $path,
+            kind: $kind,
+            default: Default::Unset { then: $then, example: $example },
+            meaning: $meaning,
+        };
+    };
+}
+
+key!(
+    CLUSTER_NAME,
+    "cluster.name",
+    Kind::Name,
+    "leasehold",
+    "The cluster's name. A manager and an executor that name different clusters never talk to each other."
+);
+key!(
+    SHARD_COUNT,
+    "cluster.shard_count",
+    Kind::Whole { min: 1, max: 65_536 },
+    "1024",
+    "How many shards there are. Fixed when the store is first written; another value then refuses to start."
+);
+key!(
+    EXPECTED_SHARD_COUNT,
+    "cluster.shard_count",
+    Kind::Whole { min: 1, max: 65_536 },
+    unset "whatever the manager says is accepted" e.g. "1024",
+    "How many shards this executor expects; a manager with another count refuses it."
+);
+key!(
+    PROFILE,
+    "lease.profile",
+    Kind::OneOf(&["wan", "lan", "fast"]),
+    "wan",
+    "Sets duration and call_deadline_floor together: wan 60s and 10s, lan 12s and 2s, fast 3s and 500ms."
+);
+key!(
+    LEASE_DURATION,
+    "lease.duration",
+    Kind::Duration { min: MS, max: DAY },
+    unset "as lease.profile says" e.g. "60s",
+    "How long a lease lasts. At least 3 x call_deadline_floor; below 6 x there is a warning. An executor follows the \
+     lease it was granted, and uses its own setting only until then."
+);
+key!(
+    CALL_DEADLINE_FLOOR,
+    "lease.call_deadline_floor",
+    Kind::Duration { min: MS, max: HOUR },
+    unset "as lease.profile says" e.g. "10s",
+    "The least time that one attempt to register or to renew is given to be answered."
+);
+key!(
+    ALLOWANCE,
+    "lease.allowance",
+    Kind::Allowance,
+    "0.1%",
+    "By how much clocks may differ in rate: an executor ends its copy of a lease earlier by this part. Covers what ntp \
+     and chrony do to a clock in normal operation, not a large slew under way."
+);
+key!(
+    SETTLE,
+    "rebalance.settle",
+    Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
+    "3s",
+    "How long a cold cluster waits after its first registration, so that the first executor is not given everything."
+);
+key!(
+    MAX_MOVES,
+    "rebalance.max_moves_per_pass",
+    Kind::Whole { min: 1, max: 65_536 },
+    "128",
+    "How many shards may be on the move at once for balance. Shards without an owner are not counted: \
+     they go out in one commit."
+);
+key!(
+    STORE_URL,
+    "store.url",
+    Kind::Storage("PATH"),
+    "sqlite:leasehold-data/manager.db",
+    "Where the manager keeps its state. memory: forgets everything when the process ends."
+);
+key!(
+    MANAGER_GRPC,
+    "listen.grpc",
+    Kind::Listen,
+    "127.0.0.1:7470",
+    "Where gRPC is served: executors, routers, the command line."
+);
+key!(MANAGER_HTTP, "listen.http", Kind::Listen, "127.0.0.1:7471", "Where HTTP is served: /livez, /readyz, /metrics.");
+key!(
+    EXECUTOR_GRPC,
+    "listen.grpc",
+    Kind::Listen,
+    "127.0.0.1:7480",
+    "Where gRPC is served: the manager's pushes, and invocations."
+);
+key!(EXECUTOR_HTTP, "listen.http", Kind::Listen, "127.0.0.1:7481", "Where HTTP is served: /livez, /readyz, /metrics.");
+key!(GATEWAY_GRPC, "listen.grpc", Kind::Listen, "127.0.0.1:7490", "Where gRPC is served: invocations of any agent.");
+key!(
+    GATEWAY_HTTP,
+    "listen.http",
+    Kind::Listen,
+    "127.0.0.1:7491",
+    "Where HTTP is served: POST /v1/agents/{type}/{id}/{method}, /livez, /readyz, /metrics."
+);
+key!(
+    EXECUTOR_NAME,
+    "executor.name",
+    Kind::Name,
+    unset "the advertised address, with '-' for every other character" e.g. "executor-1",
+    "This executor's name: stable across restarts, unique in the cluster."
+);
+key!(
+    EXECUTOR_ADDRESS,
+    "executor.address",
+    Kind::Address,
+    unset "the address that listen.grpc was bound to" e.g. "10.0.0.5:7480",
+    "Where managers and routers dial this executor. Needed when listen.grpc is a wildcard such as 0.0.0.0."
+);
+key!(
+    EXECUTOR_MANAGERS,
+    "executor.managers",
+    Kind::Addresses,
+    "127.0.0.1:7470",
+    "The managers to register with, tried in turn."
+);
+key!(
+    ZONE,
+    "executor.zone",
+    Kind::Name,
+    unset "no zone" e.g. "zone-a",
+    "The failure domain that this executor stands in."
+);
+key!(
+    WEIGHT,
+    "executor.weight",
+    Kind::Whole { min: 1, max: 1000 },
+    "100",
+    "This executor's share of the shards relative to the others'."
+);
+key!(
+    HANDOFF_GRACE,
+    "executor.handoff_grace",
+    Kind::Duration { min: Duration::ZERO, max: HOUR },
+    "10s",
+    "How long running invocations may take to finish when their shard is given up or the process is asked \
+     to stop; 0s stops them at once."
+);
+key!(
+    REGISTRATION_PATIENCE,
+    "executor.registration_patience",
+    Kind::Duration { min: MS, max: DAY },
+    "60s",
+    "How long an executor that starts while no manager answers keeps trying before it exits. At least \
+     one attempt's deadline."
+);
+key!(
+    AGENTS_IN_MEMORY,
+    "agents.max_in_memory",
+    Kind::Whole { min: 1, max: 10_000_000 },
+    "10000",
+    "How many agents may be in memory. Beyond it invocations of further agents are refused with OVERLOADED."
+);
+key!(
+    AGENTS_QUEUE,
+    "agents.queue",
+    Kind::Whole { min: 1, max: 65_536 },
+    "64",
+    "How many invocations may wait for one agent. Beyond it they are refused with OVERLOADED."
+);
+key!(
+    MAX_PAYLOAD,
+    "agents.max_payload",
+    Kind::Bytes { min: 1 << 10, max: 512 << 10 },
+    "256KiB",
+    "The largest argument or answer of one invocation."
+);
+key!(
+    OPLOG_URL,
+    "oplog.url",
+    Kind::Storage("DIR"),
+    "sqlite:leasehold-data/oplogs",
+    "Where oplogs are kept: a directory that every executor of this cluster shares, on one machine. memory: forgets \
+     everything when the process ends, and only executors of one process can share it."
+);
+key!(
+    SNAPSHOT_EVERY,
+    "oplog.snapshot_every",
+    Kind::Whole { min: 1, max: 1_000_000 },
+    "1000",
+    "After how many entries an agent's whole state is written, so that recovery replays no more than these."
+);
+key!(
+    STEP_AROUND_AFTER,
+    "oplog.step_around_after",
+    Kind::Duration { min: MS, max: HOUR },
+    "5s",
+    "How long a locked oplog file is waited for before the store steps around it."
+);
+key!(
+    CONNECTIONS,
+    "limits.connections",
+    Kind::Whole { min: 1, max: 1_000_000 },
+    "4096",
+    "How many connections may be open at a listener. Beyond it new ones wait to be accepted."
+);
+key!(
+    MESSAGE_SIZE,
+    "limits.message_size",
+    Kind::Bytes { min: 64 << 10, max: 64 << 20 },
+    "4MiB",
+    "The largest message that is read. On a manager it must hold a set of all shards: 18 bytes a shard and 4KiB."
+);
+key!(
+    QUEUE,
+    "limits.queue",
+    Kind::Whole { min: 16, max: 1_000_000 },
+    "4096",
+    "How many calls may wait inside the process. Beyond it they are refused with OVERLOADED."
+);
+key!(
+    ROUTE_MANAGERS,
+    "route.managers",
+    Kind::Addresses,
+    "127.0.0.1:7470",
+    "The managers to read the routing table from, tried in turn."
+);
+key!(
+    ROUTE_DEADLINE,
+    "route.call_deadline",
+    Kind::Duration { min: MS, max: HOUR },
+    "30s",
+    "The deadline of a call whose caller gives none: retries through a move end here."
+);
+key!(
+    LOG_FORMAT,
+    "log.format",
+    Kind::OneOf(&["text", "json"]),
+    "text",
+    "How log lines look: for people, or for programs."
+);
+key!(
+    LOG_LEVEL,
+    "log.level",
+    Kind::OneOf(&["error", "warn", "info", "debug", "trace"]),
+    "info",
+    "The least severe lines that are written."
+);
+
+/// Keys of `shard-manager`, in the order of its sample file.
+pub(crate) static MANAGER: &[&Key] = &[
+    &CLUSTER_NAME,
+    &SHARD_COUNT,
+    &PROFILE,
+    &LEASE_DURATION,
+    &CALL_DEADLINE_FLOOR,
+    &ALLOWANCE,
+    &SETTLE,
+    &MAX_MOVES,
+    &STORE_URL,
+    &MANAGER_GRPC,
+    &MANAGER_HTTP,
+    &CONNECTIONS,
+    &MESSAGE_SIZE,
+    &QUEUE,
+    &LOG_FORMAT,
+    &LOG_LEVEL,
+];
+
+/// Keys of `shard-executor`, in the order of its sample file.
+pub(crate) static EXECUTOR: &[&Key] = &[
+    &CLUSTER_NAME,
+    &EXPECTED_SHARD_COUNT,
+    &EXECUTOR_NAME,
+    &EXECUTOR_ADDRESS,
+    &EXECUTOR_MANAGERS,
+    &ZONE,
+    &WEIGHT,
+    &HANDOFF_GRACE,
+    &REGISTRATION_PATIENCE,
+    &PROFILE,
+    &LEASE_DURATION,
+    &CALL_DEADLINE_FLOOR,
+    &ALLOWANCE,
+    &EXECUTOR_GRPC,
+    &EXECUTOR_HTTP,
+    &AGENTS_IN_MEMORY,
+    &AGENTS_QUEUE,
+    &MAX_PAYLOAD,
+    &OPLOG_URL,
+    &SNAPSHOT_EVERY,
+    &STEP_AROUND_AFTER,
+    &CONNECTIONS,
+    &MESSAGE_SIZE,
+    &QUEUE,
+    &LOG_FORMAT,
+    &LOG_LEVEL,
+];
+
+/// Keys of `shard-executor route`, in the order of its sample file.
+pub(crate) static GATEWAY: &[&Key] = &[
+    &ROUTE_MANAGERS,
+    &ROUTE_DEADLINE,
+    &GATEWAY_GRPC,
+    &GATEWAY_HTTP,
+    &CONNECTIONS,
+    &MESSAGE_SIZE,
+    &QUEUE,
+    &LOG_FORMAT,
+    &LOG_LEVEL,
+];
+
+/// Every binary's command and its keys.
+pub(crate) static BINARIES: &[(&str, &[&Key])] =
+    &[("shard-manager", MANAGER), ("shard-executor", EXECUTOR), ("shard-executor route", GATEWAY)];

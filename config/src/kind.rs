@@ -1,0 +1,250 @@
+//! What a value may be: its text form, its range, and how both are told to a person.
+
+use leasehold_model::{Address, ClusterName, InvalidValue};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The kind of a key's value, with its accepted range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A span with a unit: `60s`, `500ms`, `1m 30s`.
+    Duration {
+        /// The shortest accepted.
+        min: Duration,
+        /// The longest accepted.
+        max: Duration,
+    },
+    /// A whole number.
+    Whole {
+        /// The least accepted.
+        min: u64,
+        /// The greatest accepted.
+        max: u64,
+    },
+    /// A size: a whole number of bytes, or of `KiB` or `MiB`.
+    Bytes {
+        /// The least accepted.
+        min: u64,
+        /// The greatest accepted.
+        max: u64,
+    },
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// A name of a cluster, an executor or a zone.
+    Name,
+    /// `host:port` that somebody else dials.
+    Address,
+    /// One or more of them.
+    Addresses,
+    /// `IP:port` to listen on.
+    Listen,
+    /// Allowance for clock-rate error: `0.1%` or `1000ppm`.
+    Allowance,
+    /// `sqlite:` with a path of the named sort, or `memory:`.
+    Storage(&'static str),
+}
+
+impl Kind {
+    /// What is accepted, in words, with the range.
+    #[must_use]
+    pub fn accepted(&self) -> String {
+        match self {
+            Self::Duration { min, max } => {
+                format!("a duration with its unit, {} to {}", show_duration(*min), show_duration(*max))
+            }
+            Self::Whole { min, max } => format!("a whole number, {min} to {max}"),
+            Self::Bytes { min, max } => {
+                format!("a size in bytes, KiB or MiB, {} to {}", show_bytes(*min), show_bytes(*max))
+            }
+            Self::OneOf(words) => format!("one of {}", words.join(", ")),
+            Self::Name => "1 to 128 of letters, digits, '.', '_', '-'".into(),
+            Self::Address => "host:port with a port in 1 to 65535".into(),
+            Self::Addresses => "one to 16 of host:port, each with a port in 1 to 65535".into(),
+            Self::Listen => "IP:port, such as 127.0.0.1:7470 or [::1]:7470; port 0 takes a free one".into(),
+            Self::Allowance => "0% to 10%, in % (at most four decimals) or in ppm".into(),
+            Self::Storage(path) => format!("sqlite:{path} or memory:"),
+        }
+    }
+
+    /// `text` as a TOML value of this kind.
+    pub(crate) fn toml(&self, text: &str) -> String {
+        match self {
+            Self::Whole { .. } => text.to_owned(),
+            Self::Addresses => {
+                let items: Vec<_> = text.split(',').map(|item| format!("{:?}", item.trim())).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Self::Duration { .. }
+            | Self::Bytes { .. }
+            | Self::OneOf(_)
+            | Self::Name
+            | Self::Address
+            | Self::Listen
+            | Self::Allowance
+            | Self::Storage(_) => format!("{text:?}"),
+        }
+    }
+}
+
+/// Where a store keeps its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StorageUrl {
+    /// `memory:`. Everything is forgotten when the process ends.
+    Memory,
+    /// `sqlite:PATH`: a file for the manager's state, a directory for oplogs.
+    Sqlite(PathBuf),
+}
+
+impl fmt::Display for StorageUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+        }
+    }
+}
+
+/// The most addresses in a list.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+
+pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Option<Duration> {
+    humantime::parse_duration(text).ok().filter(|span| (min..=max).contains(span))
+}
+
+pub(crate) fn whole(text: &str, min: u64, max: u64) -> Option<u64> {
+    text.parse().ok().filter(|number| (min..=max).contains(number))
+}
+
+pub(crate) fn bytes(text: &str, min: u64, max: u64) -> Option<u64> {
+    let (number, unit) = match text {
+        text if text.ends_with("KiB") => (text.strip_suffix("KiB")?, 1 << 10),
+        text if text.ends_with("MiB") => (text.strip_suffix("MiB")?, 1 << 20),
+        text => (text, 1),
+    };
+    let number: u64 = number.trim_end().parse().ok()?;
+    number.checked_mul(unit).filter(|size| (min..=max).contains(size))
+}
+
+pub(crate) fn listen(text: &str) -> Option<SocketAddr> {
+    text.parse().ok()
+}
+
+pub(crate) fn addresses(text: &str) -> Option<Vec<Address>> {
+    let list: Vec<_> =
+        text.split(',').take(MAX_ADDRESSES + 1).map(|item| Address::new(item.trim())).collect::<Result<_, _>>().ok()?;
+    (list.len() <= MAX_ADDRESSES).then_some(list)
+}
+
+/// A zone is written as a name is.
+pub(crate) fn zone(text: &str) -> Option<String> {
+    ClusterName::new(text).ok().map(String::from)
+}
+
+pub(crate) fn storage(text: &str) -> Option<StorageUrl> {
+    match text.split_once(':')? {
+        ("memory", "") => Some(StorageUrl::Memory),
+        ("sqlite", path) if !path.is_empty() && !path.contains('\0') => Some(StorageUrl::Sqlite(path.into())),
+        _ => None,
+    }
+}
+
+/// Parts per million of `0.1%` or `1000ppm`.
+pub(crate) fn parts_per_million(text: &str) -> Option<u32> {
+    if let Some(number) = text.strip_suffix("ppm") {
+        return digits(number.trim_end());
+    }
+    let number = text.strip_suffix('%')?.trim_end();
+    let (percent, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    if decimals.len() > 4 {
+        return None;
+    }
+    digits(percent)?.checked_mul(10_000)?.checked_add(digits(&format!("{decimals:0<4}"))?)
+}
+
+/// Digits alone: `str::parse` would also take a sign.
+fn digits(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// A span as people read it: `60s`, `59.94s`, `500ms`.
+#[must_use]
+pub fn show_duration(span: Duration) -> String {
+    let (whole, fraction, digits, unit) = if span >= Duration::from_secs(1) || span.is_zero() {
+        (span.as_secs(), span.subsec_nanos(), 9, "s")
+    } else {
+        (u64::from(span.subsec_millis()), span.subsec_nanos() % 1_000_000, 6, "ms")
+    };
+    if fraction == 0 {
+        return format!("{whole}{unit}");
+    }
+    let fraction = format!("{fraction:0digits$}");
+    format!("{whole}.{}{unit}", fraction.trim_end_matches('0'))
+}
+
+/// A size as people read it: `4MiB`, `64KiB`, `1000`.
+#[must_use]
+pub fn show_bytes(size: u64) -> String {
+    match size {
+        size if size > 0 && size.is_multiple_of(1 << 20) => format!("{}MiB", size >> 20),
+        size if size > 0 && size.is_multiple_of(1 << 10) => format!("{}KiB", size >> 10),
+        size => size.to_string(),
+    }
+}
+
+/// `text` between quotes, escaped and shortened to what the model shows of a refused value.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{:?}", InvalidValue::new("", text, "").value)
+}
+
+/// As [`quoted`], without the quotes.
+pub(crate) fn bare(text: &str) -> String {
+    let quoted = quoted(text);
+    quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(&quoted).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_is_read_in_percent_and_in_ppm() {
+        let table = [
+            ("0.1%", Some(1000)),
+            ("1000ppm", Some(1000)),
+            ("0%", Some(0)),
+            ("10%", Some(100_000)),
+            ("0.0001%", Some(1)),
+            ("0.05 %", Some(500)),
+            ("0.00001%", None),
+            ("-1%", None),
+            ("+1ppm", None),
+            ("0.1", None),
+            ("%", None),
+            ("9999999999%", None),
+            ("429497%", None),
+        ];
+        for (text, ppm) in table {
+            assert_eq!(parts_per_million(text), ppm, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_read_with_its_unit_and_never_overflows() {
+        assert_eq!(bytes("4MiB", 0, u64::MAX), Some(4 << 20));
+        assert_eq!(bytes("64 KiB", 0, u64::MAX), Some(64 << 10));
+        assert_eq!(bytes("1000", 0, u64::MAX), Some(1000));
+        assert_eq!(bytes(&format!("{}MiB", u64::MAX), 0, u64::MAX), None);
+        assert_eq!(bytes("4MB", 0, u64::MAX), None);
+        assert_eq!(bytes("5", 6, 7), None);
+    }
+
+    #[test]
+    fn spans_are_shown_in_seconds_or_milliseconds() {
+        let table = [(60_000_000, "60s"), (59_940_000, "59.94s"), (500_000, "500ms"), (1_250, "1.25ms"), (0, "0s")];
+        for (micros, text) in table {
+            assert_eq!(show_duration(Duration::from_micros(micros)), text);
+        }
+    }
+}
