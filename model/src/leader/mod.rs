@@ -409,12 +409,13 @@ impl Leader {
         if self.departed.contains(id) {
             return Self::refuse(request, Refusal::UnknownExecutor, out);
         }
+        let known = self.state.executor(id).is_some();
         match self.state.named(&row.name) {
-            Some((predecessor, earlier)) if predecessor != id && earlier.address == row.address => {
+            Some((predecessor, earlier)) if !known && earlier.address == row.address => {
                 out.push(Effect::Probe { request, address: row.address.clone() });
                 self.knocking.insert(request, Knocking { id, row, predecessor });
             }
-            Some(_) | None => self.admit(request, id, row, None, out),
+            Some(_) | None => self.admit(request, (id, row), None, out),
         }
     }
 
@@ -422,14 +423,13 @@ impl Leader {
     fn on_probed(&mut self, request: RequestId, answered_by: Option<ExecutorId>, out: &mut Vec<Effect>) {
         let Some(Knocking { id, row, predecessor }) = self.knocking.remove(&request) else { return };
         let replaces = (answered_by == Some(id)).then_some(predecessor);
-        self.admit(request, id, row, replaces, out);
+        self.admit(request, (id, row), replaces, out);
     }
 
     fn admit(
         &mut self,
         request: RequestId,
-        id: ExecutorId,
-        executor: Executor,
+        (id, executor): (ExecutorId, Executor),
         replaces: Option<ExecutorId>,
         out: &mut Vec<Effect>,
     ) {
@@ -542,8 +542,11 @@ impl Leader {
         self.state = Arc::clone(&committed.state);
         let changes = &committed.changes;
         for id in &changes.removed {
-            if self.standings.remove(id).is_some() {
+            if let Some(standing) = self.standings.remove(id) {
                 out.push(Effect::CloseSession(*id));
+                for request in standing.parked {
+                    Self::refuse(request, Refusal::UnknownExecutor, out);
+                }
             }
             self.departed.add(*id);
         }

@@ -179,7 +179,8 @@ impl Leader {
                 "unassigned"
             }
             ShardState::Owned(_) => {
-                because.push(format!("{name} owns it at epoch {}; its lease ends in {left} ms unless renewed", row.epoch));
+                because
+                    .push(format!("{name} owns it at epoch {}; its lease ends in {left} ms unless renewed", row.epoch));
                 if standing.is_some_and(|standing| standing.lagging_since.is_some()) {
                     because.push(format!("{name} has not acknowledged its newest set yet"));
                 }
