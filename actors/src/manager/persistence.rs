@@ -1,0 +1,291 @@
+//! `Persistence`: owns the committed state; all writes, one compare-and-swap at a time, grouped.
+//!
+//! Spawned by [`super::start`], one per leadership. While one write is in flight, commands collect; the next write
+//! carries all of them in arrival order. Everyone is answered after their write is known. A write whose outcome is
+//! unknown is looked up by its tag, never guessed. It does not limp on: when the store turns out to be somebody
+//! else's, or an outcome cannot be learnt within the patience, it answers `Lost` to everybody from then on and the
+//! leadership ends. Its queue is bounded by what the `Leader` sends: one batch per waiting request or pass.
+
+use super::metrics::ManagerMetrics;
+use actix::prelude::*;
+use leasehold_model::Refusal;
+use leasehold_model::command::{Changes, Command, Draft, Outcome};
+use leasehold_model::leader::{BatchId, CommitFailure, Committed, Confirmation};
+use leasehold_model::state::ClusterState;
+use leasehold_persistence::ClusterStore;
+use leasehold_persistence::cluster::{Class, Error, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Write these as one unit; answered by [`CommitEnded`].
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Commit {
+    /// Names the batch in the answer.
+    pub batch: BatchId,
+    /// In order.
+    pub commands: Vec<Command>,
+    /// Who is answered. Answers keep the order of the writes.
+    pub to: Recipient<CommitEnded>,
+}
+
+/// A batch's end.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct CommitEnded {
+    /// Which.
+    pub batch: BatchId,
+    /// How.
+    pub result: Result<Committed, CommitFailure>,
+}
+
+/// R7: check, from now on, that this process still owns the store.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct ConfirmLeadership {
+    /// Who is answered.
+    pub to: Recipient<Confirmed>,
+}
+
+/// The answer to [`ConfirmLeadership`].
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Confirmed(pub Confirmation);
+
+/// Forget history up to here; a failure is logged and delays nothing.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Compact(pub leasehold_model::Revision);
+
+/// Answered when no write is in flight or waiting: the process may exit without leaving an outcome unknown.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Quiesce;
+
+/// How a write ended, once that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum WriteEnd {
+    Applied,
+    Refused(String),
+    Lost(String),
+}
+
+struct Batch {
+    id: BatchId,
+    commands: Vec<Command>,
+    to: Recipient<CommitEnded>,
+}
+
+/// A write under way, and whom to tell.
+struct InFlight {
+    batches: Vec<(BatchId, Vec<Result<Outcome, Refusal>>, Recipient<CommitEnded>)>,
+    state: Arc<ClusterState>,
+    changes: Arc<Changes>,
+    began: Instant,
+}
+
+/// The actor; see the module.
+pub struct Persistence {
+    store: Arc<dyn ClusterStore>,
+    committed: Arc<ClusterState>,
+    patience: Duration,
+    waiting: Vec<Batch>,
+    in_flight: bool,
+    lost: Option<String>,
+    idle: tokio::sync::watch::Sender<bool>,
+    metrics: ManagerMetrics,
+}
+
+impl Persistence {
+    /// Writes to `store`, which is at `committed`. `patience` bounds a write with its look-ups, and a confirmation with its retries.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn ClusterStore>,
+        committed: Arc<ClusterState>,
+        patience: Duration,
+        metrics: ManagerMetrics,
+    ) -> Self {
+        let idle = tokio::sync::watch::Sender::new(true);
+        Self { store, committed, patience, waiting: Vec::new(), in_flight: false, lost: None, idle, metrics }
+    }
+
+    /// Applies everything that waits to a draft and writes it.
+    fn write_next(&mut self, ctx: &mut Context<Self>) {
+        self.idle.send_replace(!self.in_flight && self.waiting.is_empty());
+        if self.in_flight || self.waiting.is_empty() {
+            return;
+        }
+        let mut draft = Draft::on(&self.committed);
+        let mut batches = Vec::new();
+        for Batch { id, commands, to } in self.waiting.drain(..) {
+            let results = commands.iter().map(|command| draft.apply(command)).collect();
+            batches.push((id, results, to));
+        }
+        let (state, changes) = draft.finish();
+        let flight = InFlight { batches, state: Arc::new(state), changes: Arc::new(changes), began: Instant::now() };
+        if flight.changes.is_empty() {
+            return self.answer(flight, &WriteEnd::Applied, ctx);
+        }
+        self.in_flight = true;
+        let write = Write {
+            tag: rand::random(),
+            expected: self.committed.revision,
+            next: flight.state.revision,
+            changes: Changes::clone(&flight.changes),
+        };
+        let end = write_and_learn(Arc::clone(&self.store), write, self.patience);
+        ctx.spawn(end.into_actor(self).map(move |end, actor, ctx| {
+            actor.in_flight = false;
+            actor.answer(flight, &end, ctx);
+        }));
+    }
+
+    fn answer(&mut self, flight: InFlight, end: &WriteEnd, ctx: &mut Context<Self>) {
+        let commands = flight.batches.iter().map(|(_, results, _)| results.len()).sum();
+        match end {
+            WriteEnd::Applied => {
+                self.committed = Arc::clone(&flight.state);
+                if !flight.changes.is_empty() {
+                    self.metrics.committed(commands, flight.began.elapsed());
+                }
+            }
+            WriteEnd::Refused(why) => {
+                self.metrics.commit_failed();
+                tracing::warn!(why, commands, revision = self.committed.revision.0, "the store did not take a write");
+            }
+            WriteEnd::Lost(why) => self.lost = Some(why.clone()),
+        }
+        for (batch, results, to) in flight.batches {
+            let result = match end {
+                WriteEnd::Applied => {
+                    Ok(Committed { state: Arc::clone(&flight.state), changes: Arc::clone(&flight.changes), results })
+                }
+                WriteEnd::Refused(why) => Err(CommitFailure::Unavailable(why.clone())),
+                WriteEnd::Lost(why) => Err(CommitFailure::Lost(why.clone())),
+            };
+            tell(&to, CommitEnded { batch, result });
+        }
+        self.refuse_if_lost();
+        self.write_next(ctx);
+    }
+
+    fn refuse_if_lost(&mut self) {
+        let Some(why) = self.lost.clone() else { return };
+        for batch in self.waiting.drain(..) {
+            let result = Err(CommitFailure::Lost(why.clone()));
+            tell(&batch.to, CommitEnded { batch: batch.id, result });
+        }
+    }
+}
+
+/// Answers are bounded by the questions, and a `Leader` that is gone needs none: capacity and closing do not matter here.
+fn tell<M>(to: &Recipient<M>, message: M)
+where
+    M: Message<Result = ()> + Send + 'static,
+{
+    to.do_send(message);
+}
+
+/// Writes, and where the answer is unknown looks it up by the write's tag until it is known or `patience` is over.
+async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: Duration) -> WriteEnd {
+    let until = Instant::now() + patience;
+    let unknown = match timeout_at(until, store.commit(&write)).await {
+        Ok(Ok(())) => return WriteEnd::Applied,
+        Ok(Err(error)) => match error.class() {
+            Class::Retry => return WriteEnd::Refused(error.to_string()),
+            Class::Fatal => return WriteEnd::Lost(error.to_string()),
+            Class::Unknown => error.to_string(),
+        },
+        Err(_) => return WriteEnd::Lost(format!("a write was not answered within {patience:?}")),
+    };
+    tracing::warn!(why = unknown, revision = write.next.0, "outcome of a write unknown: looking it up");
+    let look_up = retry(until, || store.outcome(write.tag));
+    match look_up.await {
+        Ok(true) => WriteEnd::Applied,
+        Ok(false) => WriteEnd::Refused(unknown),
+        Err(why) => WriteEnd::Lost(format!("the outcome of a write could not be learnt: {why}")),
+    }
+}
+
+/// Asks until there is an answer; a fatal error or the end of the time is the reason returned.
+async fn retry<T, F>(until: Instant, mut ask: impl FnMut() -> F) -> Result<T, String>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let why = match timeout_at(until, ask()).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) if error.class() == Class::Fatal => return Err(error.to_string()),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        if Instant::now() + pause >= until {
+            return Err(why);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+impl Actor for Persistence {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(super::LEADER_MAILBOX);
+    }
+}
+
+impl Handler<Commit> for Persistence {
+    type Result = ();
+    fn handle(&mut self, Commit { batch, commands, to }: Commit, ctx: &mut Self::Context) {
+        self.waiting.push(Batch { id: batch, commands, to });
+        self.refuse_if_lost();
+        self.write_next(ctx);
+    }
+}
+
+impl Handler<ConfirmLeadership> for Persistence {
+    type Result = ();
+    fn handle(&mut self, ConfirmLeadership { to }: ConfirmLeadership, ctx: &mut Self::Context) {
+        if let Some(why) = &self.lost {
+            return tell(&to, Confirmed(Confirmation::Lost(why.clone())));
+        }
+        let store = Arc::clone(&self.store);
+        let until = Instant::now() + self.patience;
+        let confirmed = async move { retry(until, || store.confirm_leadership()).await };
+        ctx.spawn(confirmed.into_actor(self).map(move |confirmed, actor, _| {
+            actor.metrics.confirmed();
+            let confirmation = match confirmed {
+                Ok(()) => Confirmation::Leads,
+                Err(why) => Confirmation::Lost(format!("leadership could not be confirmed: {why}")),
+            };
+            tell(&to, Confirmed(confirmation));
+        }));
+    }
+}
+
+impl Handler<Compact> for Persistence {
+    type Result = ();
+    fn handle(&mut self, Compact(upto): Compact, ctx: &mut Self::Context) {
+        let store = Arc::clone(&self.store);
+        let compacted = async move { store.compact(upto).await };
+        ctx.spawn(compacted.into_actor(self).map(move |result, _, _| {
+            if let Err(error) = result {
+                tracing::warn!(%error, upto = upto.0, "compaction failed");
+            }
+        }));
+    }
+}
+
+impl Handler<Quiesce> for Persistence {
+    type Result = ResponseFuture<()>;
+    fn handle(&mut self, _: Quiesce, _: &mut Self::Context) -> Self::Result {
+        let mut idle = self.idle.subscribe();
+        Box::pin(async move {
+            // The sender lives in the actor: an error means that it is gone, and its writes with it.
+            let _ = idle.wait_for(|idle| *idle).await;
+        })
+    }
+}
