@@ -303,7 +303,7 @@ impl Draft {
             .state
             .shard(shard)
             .ok_or_else(|| invalid("epoch_floors.shard", shard.0.into(), format!("0..{count}")))?;
-        if row.epoch > above {
+        if row.epoch > above || above == ShardEpoch::NEVER_OWNED {
             return Ok(Outcome::Unchanged);
         }
         let epoch = above.next().expect("a floor is far below the greatest epoch");

@@ -203,7 +203,7 @@ fn ten_thousand_clusters_reach_balance_with_no_move_too_many() {
     for round in 0..10_000 {
         let one_weight = round % 2 == 0;
         let state = random_cluster(&mut dice, 200, 24, one_weight);
-        let max_moves = if dice.one_in(2) { u32::MAX } else { 1 + u32::try_from(dice.roll(20)).unwrap() };
+        let max_moves = if dice.one_in(2) { u32::MAX } else { 10 + u32::try_from(dice.roll(40)).unwrap() };
         let limits = Limits { max_moves, ..Limits::none() };
         let first = plan(&state, &Limits::none()).releases.len();
         let (moved, settled) = settle(state.clone(), &limits);
