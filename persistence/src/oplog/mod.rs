@@ -1,4 +1,20 @@
 //! The executors' store: one oplog per agent, guarded by a record of who may write it (rules F1-F7).
+//!
+//! An oplog's life, in every backend: a claim creates the record, appends follow it, a deletion removes the entries
+//! and leaves the record as a tombstone. A claim at the same or a higher epoch begins a new life, whose indexes go on
+//! where the old one's ended: no index is ever used twice, so a write left over from the old life can never land in
+//! the new one. Until then a deleted oplog answers its own writer `Fenced { recorded: None }`, others
+//! `Fenced { recorded: Some(newer) }`; deleting it again is fine.
+
+mod gate;
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use gate::Gate;
+pub use memory::MemoryOplogStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteOplogStore;
 
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
@@ -12,7 +28,7 @@ pub struct Writer {
     pub executor: ExecutorId,
 }
 
-/// Position of an entry in its oplog, from 1, without gaps: at most `i64::MAX`.
+/// Position of an entry in its oplog, from 1, without gaps: below `i64::MAX`. A deleted oplog's are not used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryIndex(pub u64);
 
@@ -30,7 +46,7 @@ pub enum EntryKind {
 pub struct NewEntry {
     /// What it is.
     pub kind: EntryKind,
-    /// The idempotency key of the invocation, if it had one; unique in its oplog.
+    /// The idempotency key of the invocation, if it had one: 1 to [`MAX_KEY_BYTES`] bytes, unique in its oplog.
     pub key: Option<String>,
     /// Opaque to the store, at most 1 MiB.
     pub body: Vec<u8>,
@@ -50,7 +66,7 @@ pub struct Entry {
 /// A successful claim: the oplog as the new owner finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claimed {
-    /// The index that the next append must expect; 1 for an empty oplog.
+    /// The index that the next append must expect; 1 for a new oplog, after a deletion where the deleted one ended.
     pub next: EntryIndex,
     /// The newest snapshot, where replay starts; `None`: from the first entry.
     pub snapshot: Option<EntryIndex>,
@@ -71,6 +87,12 @@ pub struct Append {
 
 /// The most entries in one append.
 pub const MAX_ENTRIES_PER_APPEND: usize = 256;
+
+/// The longest idempotency key, in bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// The longest body of an entry, in bytes.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// What became of a call to the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -105,9 +127,65 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// The call itself is wrong: a bound was exceeded.
+    /// The call itself is wrong: a bound was exceeded, or the key is taken. Nothing was written.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl Append {
+    /// The index after the last entry.
+    #[must_use]
+    pub fn end(&self) -> EntryIndex {
+        EntryIndex(self.expected.0.saturating_add(self.entries.len() as u64))
+    }
+
+    /// The bounds that every backend keeps, before it touches storage.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming the bound and what was given.
+    pub fn check(&self) -> Result<(), Error> {
+        check_writer(self.writer)?;
+        let count = self.entries.len();
+        if count == 0 || count > MAX_ENTRIES_PER_APPEND {
+            return Err(Error::Invalid(format!(
+                "append of {count} entries: 1..={MAX_ENTRIES_PER_APPEND} are accepted"
+            )));
+        }
+        if self.expected.0 == 0 || self.end().0 > i64::MAX as u64 {
+            return Err(Error::Invalid(format!("append at index {}: 1..{} are accepted", self.expected.0, i64::MAX)));
+        }
+        let mut keys = std::collections::BTreeSet::new();
+        for entry in &self.entries {
+            if entry.body.len() > MAX_BODY_BYTES {
+                let given = entry.body.len();
+                return Err(Error::Invalid(format!("entry of {given} bytes: at most {MAX_BODY_BYTES} are accepted")));
+            }
+            let Some(key) = &entry.key else { continue };
+            if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains('\0') {
+                let given = key.len();
+                return Err(Error::Invalid(format!(
+                    "idempotency key of {given} bytes: 1..={MAX_KEY_BYTES} without NUL are accepted"
+                )));
+            }
+            if !keys.insert(key) {
+                return Err(key_taken(key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Epoch 0 is "never owned": nobody writes under it.
+fn check_writer(writer: Writer) -> Result<(), Error> {
+    if writer.epoch == ShardEpoch::NEVER_OWNED {
+        return Err(Error::Invalid("epoch 0 owns nothing: 1..=9223372036854775807 are accepted".into()));
+    }
+    Ok(())
+}
+
+/// The same words from every backend.
+fn key_taken(key: &str) -> Error {
+    Error::Invalid(format!("idempotency key {key:?} is in the oplog already"))
 }
 
 /// Where oplogs live. Shared by all executors of a cluster.

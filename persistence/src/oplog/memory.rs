@@ -1,0 +1,277 @@
+//! Oplogs in memory, with scriptable faults: for tests and simulations.
+//!
+//! A [`MemoryOplogStore`] is one process's handle; [`MemoryOplogStore::handle`] makes another on the same data with
+//! faults and counters of its own. Time is tokio's, so that a paused clock drives the delays.
+
+use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Writer, check_writer, key_taken};
+use async_trait::async_trait;
+use leasehold_model::{AgentId, ShardId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The calls that a fault can be scripted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// [`OplogStore::claim`]
+    Claim,
+    /// [`OplogStore::append`]
+    Append,
+    /// [`OplogStore::read`]
+    Read,
+    /// [`OplogStore::find`]
+    Find,
+    /// [`OplogStore::delete`]
+    Delete,
+    /// [`OplogStore::suspend`]
+    Suspend,
+    /// [`OplogStore::running`]
+    Running,
+    /// [`OplogStore::recorded`]
+    Recorded,
+}
+
+/// What happens to one call.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// It takes this long before it is applied.
+    DelayBefore(Duration),
+    /// It is applied at once, its answer takes this long.
+    DelayAfter(Duration),
+    /// It is applied only once the gate is released.
+    HoldBefore(Gate),
+    /// It is applied at once, its answer waits for the gate.
+    HoldAfter(Gate),
+    /// It is not applied: `Unavailable`.
+    Refuse,
+    /// It is not applied: `Unknown`.
+    LoseRequest,
+    /// It is applied: `Unknown`.
+    LoseAnswer,
+}
+
+/// What a handle was asked and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls that arrived, by kind.
+    pub calls: BTreeMap<Call, u64>,
+    /// Entries written.
+    pub entries: u64,
+    /// Calls refused as fenced.
+    pub fenced: u64,
+    /// Faults used up.
+    pub faults: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Suspended,
+    Running,
+    Deleted,
+}
+
+#[derive(Debug)]
+struct Oplog {
+    shard: ShardId,
+    writer: Writer,
+    life: Life,
+    base: u64,
+    entries: Vec<Entry>,
+}
+
+impl Oplog {
+    fn next(&self) -> EntryIndex {
+        EntryIndex(self.base + self.entries.len() as u64)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    faults: VecDeque<(Call, Fault)>,
+    counts: Counts,
+}
+
+/// A handle; see the module's documentation.
+#[derive(Debug, Default)]
+pub struct MemoryOplogStore {
+    oplogs: Arc<Mutex<BTreeMap<AgentId, Oplog>>>,
+    script: Mutex<Script>,
+}
+
+/// Nothing is left half changed by a panic here: every change is complete before the guard goes.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryOplogStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Another process's handle on the same oplogs.
+    #[must_use]
+    pub fn handle(&self) -> Self {
+        Self { oplogs: Arc::clone(&self.oplogs), script: Mutex::default() }
+    }
+
+    /// The next `call` through this handle meets `fault`. Faults of a kind queue up, one per call.
+    pub fn script(&self, call: Call, fault: Fault) {
+        lock(&self.script).faults.push_back((call, fault));
+    }
+
+    /// What came through this handle so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        lock(&self.script).counts.clone()
+    }
+
+    fn arrive(&self, call: Call) -> Option<Fault> {
+        let mut script = lock(&self.script);
+        *script.counts.calls.entry(call).or_default() += 1;
+        let at = script.faults.iter().position(|(on, _)| *on == call)?;
+        script.counts.faults += 1;
+        script.faults.remove(at).map(|(_, fault)| fault)
+    }
+
+    /// Applies `change` as the scripted fault for `call` says.
+    async fn perform<T>(
+        &self,
+        call: Call,
+        change: impl FnOnce(&mut BTreeMap<AgentId, Oplog>) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let fault = self.arrive(call);
+        match &fault {
+            Some(Fault::Refuse) => return Err(Error::Unavailable("refused by the test's script".into())),
+            Some(Fault::LoseRequest) => return Err(Error::Unknown("the request was lost by the test's script".into())),
+            Some(Fault::DelayBefore(span)) => tokio::time::sleep(*span).await,
+            Some(Fault::HoldBefore(gate)) => gate.pass().await,
+            Some(Fault::DelayAfter(_) | Fault::HoldAfter(_) | Fault::LoseAnswer) | None => {}
+        }
+        let outcome = change(&mut lock(&self.oplogs));
+        if matches!(outcome, Err(Error::Fenced { .. })) {
+            lock(&self.script).counts.fenced += 1;
+        }
+        match &fault {
+            Some(Fault::LoseAnswer) => return Err(Error::Unknown("the answer was lost by the test's script".into())),
+            Some(Fault::DelayAfter(span)) => tokio::time::sleep(*span).await,
+            Some(Fault::HoldAfter(gate)) => gate.pass().await,
+            Some(Fault::Refuse | Fault::LoseRequest | Fault::DelayBefore(_) | Fault::HoldBefore(_)) | None => {}
+        }
+        outcome
+    }
+}
+
+/// The oplog, if `writer` may write it and it is not deleted.
+fn open<'a>(
+    oplogs: &'a mut BTreeMap<AgentId, Oplog>,
+    agent: &AgentId,
+    offered: Writer,
+) -> Result<&'a mut Oplog, Error> {
+    match oplogs.get_mut(agent) {
+        None => Err(Error::Fenced { recorded: None, offered }),
+        Some(oplog) if oplog.writer != offered => Err(Error::Fenced { recorded: Some(oplog.writer), offered }),
+        Some(oplog) if oplog.life == Life::Deleted => Err(Error::Fenced { recorded: None, offered }),
+        Some(oplog) => Ok(oplog),
+    }
+}
+
+fn take(oplog: &mut Oplog, shard: ShardId, offered: Writer) -> Result<Claimed, Error> {
+    let held = oplog.writer;
+    if offered != held && offered.epoch <= held.epoch {
+        return Err(Error::Fenced { recorded: Some(held), offered });
+    }
+    oplog.writer = offered;
+    oplog.shard = shard;
+    oplog.life = Life::Running;
+    let snapshot = oplog.entries.iter().rev().find(|e| e.entry.kind == EntryKind::Snapshot).map(|e| e.index);
+    Ok(Claimed { next: oplog.next(), snapshot })
+}
+
+fn extend(oplog: &mut Oplog, append: Append) -> Result<EntryIndex, Error> {
+    if oplog.next() != append.expected {
+        return Err(Error::IndexConflict { expected: append.expected, found: oplog.next() });
+    }
+    let taken = |key: &String| oplog.entries.iter().any(|e| e.entry.key.as_ref() == Some(key));
+    if let Some(key) = append.entries.iter().filter_map(|e| e.key.as_ref()).find(|key| taken(key)) {
+        return Err(key_taken(key));
+    }
+    for entry in append.entries {
+        let index = oplog.next();
+        oplog.entries.push(Entry { index, writer: append.writer, entry });
+    }
+    Ok(oplog.next())
+}
+
+#[async_trait]
+impl OplogStore for MemoryOplogStore {
+    async fn claim(&self, agent: &AgentId, shard: ShardId, writer: Writer) -> Result<Claimed, Error> {
+        check_writer(writer)?;
+        self.perform(Call::Claim, |oplogs| {
+            let fresh = || Oplog { shard, writer, life: Life::Running, base: 1, entries: Vec::new() };
+            take(oplogs.entry(agent.clone()).or_insert_with(fresh), shard, writer)
+        })
+        .await
+    }
+
+    async fn append(&self, append: Append) -> Result<EntryIndex, Error> {
+        append.check()?;
+        let count = append.entries.len() as u64;
+        self.perform(Call::Append, |oplogs| {
+            let next = extend(open(oplogs, &append.agent.clone(), append.writer)?, append)?;
+            lock(&self.script).counts.entries += count;
+            Ok(next)
+        })
+        .await
+    }
+
+    async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
+        self.perform(Call::Read, |oplogs| {
+            let entries = open(oplogs, agent, writer)?.entries.iter();
+            Ok(entries.filter(|e| e.index >= from).take(limit as usize).cloned().collect())
+        })
+        .await
+    }
+
+    async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
+        self.perform(Call::Find, |oplogs| {
+            Ok(open(oplogs, agent, writer)?.entries.iter().find(|e| e.entry.key.as_deref() == Some(key)).cloned())
+        })
+        .await
+    }
+
+    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
+        self.perform(Call::Delete, |oplogs| match oplogs.get_mut(agent) {
+            Some(oplog) if oplog.writer == writer => {
+                oplog.base = oplog.next().0;
+                oplog.entries.clear();
+                oplog.life = Life::Deleted;
+                Ok(())
+            }
+            other => Err(Error::Fenced { recorded: other.map(|oplog| oplog.writer), offered: writer }),
+        })
+        .await
+    }
+
+    async fn suspend(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
+        self.perform(Call::Suspend, |oplogs| {
+            open(oplogs, agent, writer)?.life = Life::Suspended;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn running(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<AgentId>, Error> {
+        self.perform(Call::Running, |oplogs| {
+            let here = oplogs.iter().filter(|(_, oplog)| oplog.shard == shard && oplog.life == Life::Running);
+            let beyond = here.map(|(agent, _)| agent).filter(|agent| after.is_none_or(|after| *agent > after));
+            Ok(beyond.take(limit as usize).cloned().collect())
+        })
+        .await
+    }
+
+    async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error> {
+        self.perform(Call::Recorded, |oplogs| Ok(oplogs.get(agent).map(|oplog| oplog.writer))).await
+    }
+}

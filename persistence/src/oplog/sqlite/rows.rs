@@ -1,0 +1,398 @@
+//! The SQL, and how rows become values: every row is checked before it leaves this module.
+
+use super::generation::classify;
+use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, NewEntry, Writer, key_taken};
+use futures::TryStreamExt;
+use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::{Arguments, Either, Executor, Row};
+use std::sync::LazyLock;
+
+/// State of a record whose oplog was deleted.
+const DELETED: i64 = 2;
+
+/// Entries per statement batch: one of a few lengths, so that each is prepared once and its handles reused.
+const BATCHES: [usize; 4] = [64, 16, 4, 1];
+
+/// The fence (F3) and the insert are one statement: under another record, or at another index than the next, the
+/// subquery is NULL, which the column does not take, and nothing is written. (`INSERT … SELECT` would do the same
+/// through a temporary table, because it reads the table it writes.)
+const FENCED: &str = "INSERT OR IGNORE INTO entries (idx, kind, key, body, epoch, writer, oplog) VALUES (?, ?, ?, ?, ?, ?, \
+    (SELECT r.id FROM records r WHERE r.id = ? AND r.epoch = ? AND r.writer = ? AND r.state < 2 \
+    AND ? = ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base)));";
+
+/// The other side of a benchmark's comparison: the same row, unconditionally.
+const UNFENCED: &str =
+    "INSERT OR IGNORE INTO entries (idx, kind, key, body, epoch, writer, oplog) VALUES (?, ?, ?, ?, ?, ?, ?);";
+
+static FENCED_BATCHES: LazyLock<[String; 4]> = LazyLock::new(|| BATCHES.map(|length| FENCED.repeat(length)));
+static UNFENCED_BATCHES: LazyLock<[String; 4]> = LazyLock::new(|| BATCHES.map(|length| UNFENCED.repeat(length)));
+
+const CLAIM: &str = "INSERT INTO records (agent, shard, epoch, writer, state, base) VALUES (?1, ?2, ?3, ?4, 1, 1) \
+    ON CONFLICT (agent) DO UPDATE SET shard = excluded.shard, epoch = excluded.epoch, writer = excluded.writer, state = 1 \
+    WHERE epoch < excluded.epoch OR (epoch = excluded.epoch AND writer = excluded.writer) RETURNING id, base";
+
+const EXTENT: &str = "SELECT max(idx) AS newest, \
+    (SELECT max(idx) FROM entries WHERE oplog = ?1 AND kind = 2) AS snapshot FROM entries WHERE oplog = ?1";
+
+const STANDING: &str = "SELECT r.id, r.epoch, w.executor, r.state, \
+    ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base) AS next \
+    FROM records r LEFT JOIN writers w ON w.id = r.writer WHERE r.agent = ?";
+
+/// The base moves past the last entry: that alone deletes them for every reader.
+const DELETE: &str = "UPDATE records SET state = 2, \
+    base = ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = records.id), base) \
+    WHERE agent = ? AND epoch = ? AND writer = ? RETURNING id";
+
+const SUSPEND: &str =
+    "UPDATE records SET state = 0 WHERE agent = ? AND epoch = ? AND writer = ? AND state < 2 RETURNING id";
+
+/// Only what no reader sees goes, so this needs no fence.
+const PURGE: &str = "DELETE FROM entries WHERE oplog = ?1 AND idx IN (SELECT e.idx FROM entries e JOIN records r ON r.id = e.oplog \
+    WHERE e.oplog = ?1 AND e.idx < r.base ORDER BY e.idx LIMIT 4096)";
+
+/// One statement sees one state: the record and the entries belong together.
+pub(super) const READ: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_executor, r.state, \
+    e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
+    LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base) LEFT JOIN writers w ON w.id = e.writer \
+    WHERE r.agent = ?1 ORDER BY e.idx LIMIT ?3";
+
+pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_executor, r.state, \
+    e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
+    LEFT JOIN entries e ON e.oplog = r.id AND e.key = ?2 AND e.idx >= r.base LEFT JOIN writers w ON w.id = e.writer \
+    WHERE r.agent = ?1";
+
+pub(super) const RUNNING: &str =
+    "SELECT agent FROM records WHERE shard = ?1 AND state = 1 AND agent > ?2 ORDER BY agent LIMIT ?3";
+
+pub(super) const RECORDED: &str =
+    "SELECT r.epoch, w.executor FROM records r LEFT JOIN writers w ON w.id = r.writer WHERE r.agent = ?";
+
+/// Where a refused call stands.
+enum Standing {
+    /// The record is the writer's and its oplog lives.
+    Open {
+        next: EntryIndex,
+    },
+    Fenced(Error),
+}
+
+/// An append with what the statements need to know of it.
+pub(super) struct Addressed<'a> {
+    pub append: &'a Append,
+    pub oplog: i64,
+    pub writer: i64,
+}
+
+/// A connection inside a transaction, and where its file is.
+pub(super) struct Rows<'a> {
+    pub link: &'a mut SqliteConnection,
+    pub place: &'a str,
+}
+
+/// SQLite's integers are signed; every counter here is bounded to fit.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Binds, where a value that SQLite cannot encode is a broken invariant: only integers, texts and bytes are bound.
+macro_rules! arguments {
+    ($($value:expr),* $(,)?) => {{
+        let mut arguments = SqliteArguments::default();
+        $(sqlx::Arguments::add(&mut arguments, $value).expect("integers, texts and bytes can be encoded");)*
+        arguments
+    }};
+}
+pub(super) use arguments;
+
+impl Rows<'_> {
+    async fn optional(&mut self, sql: &'static str, arguments: SqliteArguments) -> Result<Option<SqliteRow>, Error> {
+        let row = sqlx::query_with(sql, arguments).fetch_optional(&mut *self.link).await;
+        row.map_err(|e| classify(self.place, &e))
+    }
+
+    /// The number of an executor's identity, which is made if `create`.
+    pub(super) async fn writer(&mut self, executor: ExecutorId, create: bool) -> Result<Option<i64>, Error> {
+        const FIND: &str = "SELECT id FROM writers WHERE executor = ?";
+        let bytes = executor.as_bytes().as_slice();
+        if let Some(row) = self.optional(FIND, arguments!(bytes)).await? {
+            return integer(&row, "id", self.place).map(Some);
+        }
+        if !create {
+            return Ok(None);
+        }
+        let row = self.optional("INSERT INTO writers (executor) VALUES (?) RETURNING id", arguments!(bytes)).await?;
+        row.map(|row| integer(&row, "id", self.place)).transpose()
+    }
+
+    /// The number of an agent's oplog.
+    pub(super) async fn oplog(&mut self, agent: &AgentId) -> Result<Option<i64>, Error> {
+        let row = self.optional("SELECT id FROM records WHERE agent = ?", arguments!(agent.as_str())).await?;
+        row.map(|row| integer(&row, "id", self.place)).transpose()
+    }
+
+    /// F1, and finishes a deletion that was cut short (F5). Returns the oplog's number too.
+    pub(super) async fn claim(
+        &mut self,
+        agent: &AgentId,
+        shard: ShardId,
+        offered: Writer,
+        writer: i64,
+    ) -> Result<(Claimed, i64), Error> {
+        let values = arguments!(agent.as_str(), i64::from(shard.0), signed(offered.epoch.get()), writer);
+        let Some(row) = self.optional(CLAIM, values).await? else {
+            return Err(match self.standing(agent, offered).await? {
+                Standing::Fenced(error) => error,
+                Standing::Open { .. } => self.senseless(agent),
+            });
+        };
+        let place = at_oplog(self.place, agent);
+        let (oplog, base) = (integer(&row, "id", &place)?, integer(&row, "base", &place)?);
+        if base > 1 {
+            let leftovers = "DELETE FROM entries WHERE oplog = ? AND idx < ?";
+            let removed = sqlx::query(leftovers).bind(oplog).bind(base).execute(&mut *self.link).await;
+            removed.map_err(|e| classify(&place, &e))?;
+        }
+        let Some(extent) = self.optional(EXTENT, arguments!(oplog)).await? else { return Err(self.senseless(agent)) };
+        let newest: Option<i64> = extent.try_get("newest").map_err(|e| classify(&place, &e))?;
+        let snapshot: Option<i64> = extent.try_get("snapshot").map_err(|e| classify(&place, &e))?;
+        let next = newest.map_or(base, |newest| newest.saturating_add(1));
+        let snapshot = snapshot.map(|at| index(at, &place)).transpose()?;
+        Ok((Claimed { next: index(next, &place)?, snapshot }, oplog))
+    }
+
+    /// F3, for many appends of different agents. One outcome each; none disturbs another.
+    pub(super) async fn append(
+        &mut self,
+        appends: &[Addressed<'_>],
+        fenced: bool,
+    ) -> Result<Vec<Result<EntryIndex, Error>>, Error> {
+        let entries: Vec<_> = appends
+            .iter()
+            .flat_map(|a| a.append.entries.iter().zip(a.append.expected.0..).map(move |(entry, at)| (a, entry, at)))
+            .collect();
+        let mut written = Vec::with_capacity(entries.len());
+        let mut rest = entries.as_slice();
+        while let Some(which) = BATCHES.iter().position(|length| *length <= rest.len()) {
+            let (batch, others) = rest.split_at(BATCHES[which]);
+            rest = others;
+            self.insert(which, batch, fenced, &mut written).await?;
+        }
+        let mut outcomes = Vec::with_capacity(appends.len());
+        let mut at = 0;
+        for addressed in appends {
+            let count = addressed.append.entries.len();
+            let taken = written.get(at..at + count).unwrap_or_default().to_vec();
+            at += count;
+            let all = taken.len() == count && taken.iter().all(|taken| *taken);
+            outcomes.push(if all { Ok(addressed.append.end()) } else { Err(self.refused(addressed, &taken).await?) });
+        }
+        Ok(outcomes)
+    }
+
+    async fn insert(
+        &mut self,
+        which: usize,
+        batch: &[(&Addressed<'_>, &NewEntry, u64)],
+        fenced: bool,
+        written: &mut Vec<bool>,
+    ) -> Result<(), Error> {
+        let mut values = SqliteArguments::default();
+        values.reserve(batch.len() * 10, 0);
+        for (addressed, entry, at) in batch {
+            let epoch = signed(addressed.append.writer.epoch.get());
+            let kind = match entry.kind {
+                EntryKind::Invocation => 1_i64,
+                EntryKind::Snapshot => 2,
+            };
+            let mut add = || -> Result<(), sqlx::error::BoxDynError> {
+                values.add(signed(*at))?;
+                values.add(kind)?;
+                values.add(entry.key.as_deref())?;
+                values.add(entry.body.as_slice())?;
+                values.add(epoch)?;
+                values.add(addressed.writer)?;
+                values.add(addressed.oplog)?;
+                if fenced {
+                    values.add(epoch)?;
+                    values.add(addressed.writer)?;
+                    values.add(signed(*at))?;
+                }
+                Ok(())
+            };
+            add().expect("integers, texts and bytes can be encoded");
+        }
+        let sql = if fenced { FENCED_BATCHES[which].as_str() } else { UNFENCED_BATCHES[which].as_str() };
+        let mut results = self.link.fetch_many(sqlx::query_with(sql, values));
+        while let Some(result) = results.try_next().await.map_err(|e| classify(self.place, &e))? {
+            if let Either::Left(done) = result {
+                written.push(done.rows_affected() == 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what a refused append wrote of itself, and says why it was refused.
+    async fn refused(&mut self, addressed: &Addressed<'_>, taken: &[bool]) -> Result<Error, Error> {
+        let append = addressed.append;
+        for (at, _) in (append.expected.0..).zip(taken).filter(|(_, taken)| **taken) {
+            let undo = "DELETE FROM entries WHERE oplog = ? AND idx = ?";
+            let undone = sqlx::query(undo).bind(addressed.oplog).bind(signed(at)).execute(&mut *self.link).await;
+            undone.map_err(|e| classify(self.place, &e))?;
+        }
+        let next = match self.standing(&append.agent, append.writer).await? {
+            Standing::Fenced(error) => return Ok(error),
+            Standing::Open { next } => next,
+        };
+        if next != append.expected {
+            return Ok(Error::IndexConflict { expected: append.expected, found: next });
+        }
+        for key in append.entries.iter().filter_map(|entry| entry.key.as_deref()) {
+            const TAKEN: &str = "SELECT 1 FROM entries WHERE oplog = ? AND key = ?";
+            if self.optional(TAKEN, arguments!(addressed.oplog, key)).await?.is_some() {
+                return Ok(key_taken(key));
+            }
+        }
+        Ok(self.senseless(&append.agent))
+    }
+
+    /// F7, after a change of generation: whether exactly this append is in the oplog.
+    pub(super) async fn holds(&mut self, append: &Append) -> Result<bool, Error> {
+        const STORED: &str = "SELECT e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r \
+            JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base) AND e.idx < ?3 \
+            LEFT JOIN writers w ON w.id = e.writer WHERE r.agent = ?1 ORDER BY e.idx";
+        let values = arguments!(append.agent.as_str(), signed(append.expected.0), signed(append.end().0));
+        let rows = sqlx::query_with(STORED, values).fetch_all(&mut *self.link).await;
+        let rows = rows.map_err(|e| classify(self.place, &e))?;
+        let place = at_oplog(self.place, &append.agent);
+        let stored: Vec<_> = rows.iter().map(|row| entry(row, &place)).collect::<Result<_, _>>()?;
+        let ours = |stored: &Entry, given: &NewEntry| stored.writer == append.writer && stored.entry == *given;
+        Ok(stored.len() == append.entries.len() && stored.iter().zip(&append.entries).all(|(s, g)| ours(s, g)))
+    }
+
+    /// F5: returns the oplog's number, for the purge.
+    pub(super) async fn delete(&mut self, agent: &AgentId, offered: Writer, writer: i64) -> Result<i64, Error> {
+        let values = arguments!(agent.as_str(), signed(offered.epoch.get()), writer);
+        match self.optional(DELETE, values).await? {
+            Some(row) => integer(&row, "id", &at_oplog(self.place, agent)),
+            None => Err(match self.standing(agent, offered).await? {
+                Standing::Fenced(error) => error,
+                Standing::Open { .. } => self.senseless(agent),
+            }),
+        }
+    }
+
+    pub(super) async fn suspend(&mut self, agent: &AgentId, offered: Writer, writer: i64) -> Result<(), Error> {
+        let values = arguments!(agent.as_str(), signed(offered.epoch.get()), writer);
+        match self.optional(SUSPEND, values).await? {
+            Some(_) => Ok(()),
+            None => Err(match self.standing(agent, offered).await? {
+                Standing::Fenced(error) => error,
+                Standing::Open { .. } => self.senseless(agent),
+            }),
+        }
+    }
+
+    /// Removes some entries of deleted lives; whether there may be more.
+    pub(super) async fn purge(&mut self, oplog: i64) -> Result<bool, Error> {
+        let done = sqlx::query(PURGE).bind(oplog).execute(&mut *self.link).await;
+        Ok(done.map_err(|e| classify(self.place, &e))?.rows_affected() == 4096)
+    }
+
+    async fn standing(&mut self, agent: &AgentId, offered: Writer) -> Result<Standing, Error> {
+        let Some(row) = self.optional(STANDING, arguments!(agent.as_str())).await? else {
+            return Ok(Standing::Fenced(Error::Fenced { recorded: None, offered }));
+        };
+        let place = at_oplog(self.place, agent);
+        let recorded = writer(&row, ("epoch", "executor"), &place)?;
+        if recorded != offered {
+            return Ok(Standing::Fenced(Error::Fenced { recorded: Some(recorded), offered }));
+        }
+        if state(&row, &place)? == DELETED {
+            return Ok(Standing::Fenced(Error::Fenced { recorded: None, offered }));
+        }
+        Ok(Standing::Open { next: index(integer(&row, "next", &place)?, &place)? })
+    }
+
+    /// The store refused what its own rows allow: somebody changed the schema or the rows under us.
+    fn senseless(&self, agent: &AgentId) -> Error {
+        let what = "refused a write that its record, index and keys allow".into();
+        Error::Corrupt { place: at_oplog(self.place, agent), what }
+    }
+}
+
+pub(super) fn at_oplog(place: &str, agent: &AgentId) -> String {
+    format!("{place}: oplog {:?}", agent.as_str())
+}
+
+fn corrupt(place: &str, what: impl std::fmt::Display) -> Error {
+    Error::Corrupt { place: place.into(), what: what.to_string() }
+}
+
+fn integer(row: &SqliteRow, column: &str, place: &str) -> Result<i64, Error> {
+    row.try_get(column).map_err(|e| corrupt(place, e))
+}
+
+fn state(row: &SqliteRow, place: &str) -> Result<i64, Error> {
+    match integer(row, "state", place)? {
+        state @ 0..=DELETED => Ok(state),
+        other => Err(corrupt(place, format!("state {other}: 0..=2 make sense"))),
+    }
+}
+
+fn index(value: i64, place: &str) -> Result<EntryIndex, Error> {
+    match u64::try_from(value) {
+        Ok(index) if index > 0 => Ok(EntryIndex(index)),
+        Ok(_) | Err(_) => Err(corrupt(place, format!("index {value}: 1 and more make sense"))),
+    }
+}
+
+/// The epoch and identity in two columns of a row.
+pub(super) fn writer(row: &SqliteRow, (epoch, executor): (&str, &str), place: &str) -> Result<Writer, Error> {
+    let number = integer(row, epoch, place)?;
+    let epoch = u64::try_from(number).map_err(|_| corrupt(place, format!("epoch {number}: 1 and more make sense")))?;
+    let epoch = ShardEpoch::owned(epoch).map_err(|e| corrupt(place, e))?;
+    let bytes: Option<Vec<u8>> = row.try_get(executor).map_err(|e| corrupt(place, e))?;
+    let bytes = bytes.ok_or_else(|| corrupt(place, "its writer is not among the writers"))?;
+    let executor = ExecutorId::from_slice("executor", &bytes).map_err(|e| corrupt(place, e))?;
+    Ok(Writer { epoch, executor })
+}
+
+/// Checks the record of a fenced read. The rows are those of [`READ`] or [`FIND`].
+pub(super) fn admitted(rows: &[SqliteRow], offered: Writer, place: &str) -> Result<(), Error> {
+    let Some(row) = rows.first() else { return Err(Error::Fenced { recorded: None, offered }) };
+    let recorded = writer(row, ("held_epoch", "held_executor"), place)?;
+    if recorded != offered {
+        return Err(Error::Fenced { recorded: Some(recorded), offered });
+    }
+    if state(row, place)? == DELETED {
+        return Err(Error::Fenced { recorded: None, offered });
+    }
+    Ok(())
+}
+
+/// The entry of a row of [`READ`] or [`FIND`]; `None` when the record stands alone.
+pub(super) fn entry_if_any(row: &SqliteRow, place: &str) -> Result<Option<Entry>, Error> {
+    let at: Option<i64> = row.try_get("idx").map_err(|e| corrupt(place, e))?;
+    at.map(|_| entry(row, place)).transpose()
+}
+
+fn entry(row: &SqliteRow, place: &str) -> Result<Entry, Error> {
+    let index = index(integer(row, "idx", place)?, place)?;
+    let place = format!("{place}, entry {}", index.0);
+    let kind = match integer(row, "kind", &place)? {
+        1 => EntryKind::Invocation,
+        2 => EntryKind::Snapshot,
+        other => return Err(corrupt(&place, format!("kind {other}: 1 or 2 make sense"))),
+    };
+    let key = row.try_get("key").map_err(|e| corrupt(&place, e))?;
+    let body = row.try_get("body").map_err(|e| corrupt(&place, e))?;
+    let writer = writer(row, ("epoch", "executor"), &place)?;
+    Ok(Entry { index, writer, entry: NewEntry { kind, key, body } })
+}
+
+/// The agent of a row.
+pub(super) fn agent(row: &SqliteRow, place: &str) -> Result<AgentId, Error> {
+    let text: String = row.try_get("agent").map_err(|e| corrupt(place, e))?;
+    AgentId::new(text).map_err(|e| corrupt(place, e))
+}
