@@ -1,0 +1,50 @@
+# Everything a newcomer or CI runs. `make` alone lists it.
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+# Empty: every figure. `make bench ONLY="renewal_vs_bare_tonic admission_ns"` runs some.
+ONLY ?=
+
+.PHONY: help dev demo test tools verify fix bench mutants
+
+help: ## list what can be run
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dev: ## build and run a whole cluster in this terminal, until Ctrl-C
+	$(CARGO) run --locked --bin shard-manager -- dev
+
+demo: ## real processes killed, frozen and restarted under load; every word counted exactly
+	scripts/demo.sh
+
+test: tools verify ## install what the checks need, then run every check
+
+# Only what is missing is installed. apt and cargo are asked for nothing else.
+tools:
+	@command -v curl >/dev/null || { \
+	  as_root=; [ "$$(id -u)" = 0 ] || as_root=sudo; \
+	  $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends curl ca-certificates; }
+	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
+
+# nextest comes last, so that its summary closes the output.
+verify: ## every check there is; writes nothing to the tree
+	$(CARGO) fmt --all --check
+	@missing=$$(grep -vxFf model/clippy.toml clippy.toml); [ -z "$$missing" ] || \
+	  { echo "model/clippy.toml must repeat the root's: $$missing" >&2; exit 1; }
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) build --locked --workspace
+	$(CARGO) deny --locked --workspace check licenses bans sources
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	$(CARGO) test --locked --workspace --doc --quiet
+	$(CARGO) nextest run --locked --workspace
+
+fix: ## format, apply clippy's suggestions, rewrite samples and the configuration reference
+	$(CARGO) fmt --all
+	$(CARGO) clippy --fix --allow-dirty --allow-staged --workspace --all-targets
+	$(CARGO) run -p leasehold-config --example write_samples
+
+bench: ## one JSON line per figure, each against a baseline of the same run; ONLY="NAME …" runs some
+	$(CARGO) run --locked --release --example bench -- $(ONLY)
+
+mutants: ## break the model one expression at a time; every survivor is a missing test
+	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants --locked
+	$(CARGO) mutants --package leasehold-model --test-tool nextest --output target
