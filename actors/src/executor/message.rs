@@ -2,7 +2,7 @@
 
 use actix::Message;
 use leasehold_model::message::{Condition, Inspection, Push, PushAnswer};
-use leasehold_model::{CallError, ExecutorId, ShardEpoch, ShardId};
+use leasehold_model::{AgentId, CallError, ExecutorId, ShardEpoch, ShardId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -95,4 +95,28 @@ impl CurrentLife {
     pub fn begin(&self, life: ExecutorId) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = life;
     }
+}
+
+/// `Agent` to `AgentHost`: it ended. Sent when the actor is dropped, so after a panic too.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct AgentStopped {
+    /// Which agent.
+    pub agent: AgentId,
+    /// Which of its incarnations in this process.
+    pub instance: u64,
+    /// Whether a panic ended it.
+    pub panicked: bool,
+}
+
+/// `Agent` to `AgentHost`: storage refused its writer; it latched and begins nothing more (F6).
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct AgentFenced {
+    /// Which agent.
+    pub agent: AgentId,
+    /// Which of its incarnations in this process.
+    pub instance: u64,
+    /// The epoch that storage has recorded, if a record exists.
+    pub recorded: Option<ShardEpoch>,
 }

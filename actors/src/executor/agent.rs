@@ -1,0 +1,228 @@
+//! `Agent`: owns one running agent: its state, its queue, its open oplog. Spawned and stopped by the `AgentHost` alone.
+//!
+//! It decides nothing: [`AgentCore`] does. It calls the store, each call under a deadline, one at a time, and brings the
+//! outcome back as an event.
+//!
+//! *Limits*: the queue of [`super::agent_core::AgentLimits`]; its mailbox holds as many.
+//! *Stop*: only when told, so that nothing sent to it is lost unseen. *Panic* (in an agent type's code): in the binaries
+//! the process aborts. In a library the actor is dropped: callers are answered `Unknown` because their replies are
+//! dropped, the `AgentHost` hears [`AgentStopped`] from the drop, and a fresh `Agent` starts from the oplog: no half state is left.
+
+use super::agent_core::{AgentCore, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
+use super::message::{AgentFenced, AgentStopped};
+use super::metrics::ExecutorMetrics;
+use crate::clock::SharedClock;
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use leasehold_model::fence::{Admitted, Closed, Fence};
+use leasehold_model::{CallError, Tick};
+use leasehold_persistence::OplogStore;
+use leasehold_persistence::oplog::Error;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Where an answer goes. Dropped unanswered it means that nobody knows.
+pub type ReplyTo = oneshot::Sender<Result<Reply, CallError>>;
+
+/// `AgentHost` to `Agent`: do this after what was asked before.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Run {
+    /// What.
+    pub work: Work,
+    /// Not begun later than this.
+    pub until: Tick,
+    /// Where the answer goes.
+    pub reply: ReplyTo,
+}
+
+/// `AgentHost` to `Agent`: end. Answered by [`AgentStopped`].
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Stop {
+    /// How long the running invocation may take; zero ends it at once.
+    pub grace: Duration,
+}
+
+/// `AgentHost` to an idle `Agent`: mark yourself as not running and end. Answered by [`AgentStopped`].
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Leave;
+
+/// What every agent of an executor shares.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Whether its admission still stands.
+    pub fence: Fence,
+    /// The holder's clock.
+    pub clock: SharedClock,
+    /// Where oplogs live.
+    pub store: Arc<dyn OplogStore>,
+    /// Deadline of one store call.
+    pub store_timeout: Duration,
+    /// What is counted.
+    pub metrics: ExecutorMetrics,
+}
+
+/// Tells the host that an agent ended, however it ended.
+pub struct Obituary {
+    /// Whom to tell.
+    pub host: Recipient<AgentStopped>,
+    /// What to say.
+    pub stopped: AgentStopped,
+}
+
+impl Drop for Obituary {
+    fn drop(&mut self) {
+        self.stopped.panicked = std::thread::panicking();
+        // Ignores the mailbox's capacity on purpose: a lost obituary would leave a sweep waiting.
+        self.host.do_send(self.stopped.clone());
+    }
+}
+
+/// One running agent.
+pub struct Agent {
+    core: AgentCore,
+    identity: Identity,
+    admitted: Admitted,
+    around: Surroundings,
+    fenced: Recipient<AgentFenced>,
+    replies: HashMap<JobId, ReplyTo>,
+    last_job: JobId,
+    mailbox: usize,
+    obituary: Obituary,
+}
+
+impl Agent {
+    /// An agent that is yet to start.
+    #[must_use]
+    pub fn new(
+        core: AgentCore,
+        identity: Identity,
+        around: Surroundings,
+        fenced: Recipient<AgentFenced>,
+        obituary: Obituary,
+    ) -> Self {
+        let admitted = Admitted { shard: identity.shard, epoch: identity.writer.epoch };
+        let mailbox = core.queue_limit() + 8;
+        Self { core, identity, admitted, around, fenced, replies: HashMap::new(), last_job: 0, mailbox, obituary }
+    }
+
+    fn moment(&self) -> Moment {
+        let now = self.around.clock.now();
+        let gate = match self.around.fence.admit(now, self.admitted.shard) {
+            Ok(admitted) if admitted == self.admitted => Ok(()),
+            Ok(_) => Err(Closed::NotHeld),
+            Err(closed) => Err(closed),
+        };
+        Moment { now, gate }
+    }
+
+    fn happen(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let mut effects = Vec::new();
+        self.core.step(self.moment(), event, &mut effects);
+        for effect in effects {
+            self.perform(effect, ctx);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        let store = self.around.store.clone();
+        let Identity { agent, shard, writer, .. } = self.identity.clone();
+        match effect {
+            Effect::Claim => {
+                self.call(async move { store.claim(&agent, shard, writer).await }, Event::Claimed, ctx);
+            }
+            Effect::Read(from, limit) => {
+                self.call(async move { store.read(&agent, writer, from, limit).await }, Event::Page, ctx);
+            }
+            Effect::Find(key) => {
+                self.call(async move { store.find(&agent, writer, &key).await }, Event::Found, ctx);
+            }
+            Effect::Append(append) => {
+                self.call(async move { store.append(append).await }, Event::Appended, ctx);
+            }
+            Effect::Suspend => {
+                self.call(async move { store.suspend(&agent, writer).await }, Event::Suspended, ctx);
+            }
+            Effect::Wait(span) => {
+                ctx.run_later(span, |agent, ctx| agent.happen(Event::Woke, ctx));
+            }
+            Effect::Answer(job, answer) => {
+                if let Some(reply) = self.replies.remove(&job) {
+                    // A caller that went away is answered in vain.
+                    let _ = reply.send(answer);
+                }
+            }
+            Effect::TellFenced(recorded) => {
+                self.around.metrics.fenced.inc();
+                let instance = self.obituary.stopped.instance;
+                self.fenced.do_send(AgentFenced { agent, instance, recorded });
+            }
+            Effect::Replayed(entries) => {
+                self.around.metrics.replays.inc();
+                self.around.metrics.replayed_entries.inc_by(entries);
+            }
+            Effect::SnapshotTooBig(bytes) => {
+                tracing::warn!(%agent, bytes, "the agent's state is too big for a snapshot; recovery replays more");
+            }
+            Effect::Stop => ctx.stop(),
+        }
+    }
+
+    /// Every store call has a deadline; past it the outcome is unknown.
+    fn call<T: 'static>(
+        &self,
+        call: impl Future<Output = Result<T, Error>> + 'static,
+        event: fn(Result<T, Error>) -> Event,
+        ctx: &mut Context<Self>,
+    ) {
+        let timeout = self.around.store_timeout;
+        let bounded = async move {
+            let unknown = |_| Err(Error::Unknown(format!("no answer within {} ms", timeout.as_millis())));
+            tokio::time::timeout(timeout, call).await.unwrap_or_else(unknown)
+        };
+        ctx.spawn(bounded.into_actor(self).map(move |outcome, agent, ctx| agent.happen(event(outcome), ctx)));
+    }
+}
+
+impl Actor for Agent {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(self.mailbox);
+    }
+}
+
+impl Handler<Run> for Agent {
+    type Result = ();
+
+    fn handle(&mut self, run: Run, ctx: &mut Self::Context) {
+        self.last_job += 1;
+        self.replies.insert(self.last_job, run.reply);
+        self.happen(Event::Asked(Job { id: self.last_job, work: run.work, until: run.until }), ctx);
+    }
+}
+
+impl Handler<Stop> for Agent {
+    type Result = ();
+
+    fn handle(&mut self, stop: Stop, ctx: &mut Self::Context) {
+        self.happen(Event::Stop, ctx);
+        if stop.grace.is_zero() {
+            self.happen(Event::StopNow, ctx);
+        } else {
+            ctx.run_later(stop.grace, |agent, ctx| agent.happen(Event::StopNow, ctx));
+        }
+    }
+}
+
+impl Handler<Leave> for Agent {
+    type Result = ();
+
+    fn handle(&mut self, _: Leave, ctx: &mut Self::Context) {
+        self.happen(Event::Leave, ctx);
+    }
+}

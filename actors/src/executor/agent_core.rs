@@ -1,0 +1,839 @@
+//! One agent's decisions: replay, idempotency, what each outcome of a store call means. Pure: events in, effects out.
+//!
+//! At any time at most one store call or one wait is under way, and the phase says which:
+//!
+//! ```text
+//! Dormant ─job─▶ Claiming ─▶ Replaying ─▶ Idle ─job─▶ [Finding] ─▶ Appending ─▶ Idle
+//!    ▲                           ▲                                  │    ▲
+//!    │                           └─ another entry stood there ─┐    ▼    │ not there
+//!    └──────────── could not be read for long ──────────────── ReadingBack ─ it is there ─▶ Idle
+//!
+//! any ─ fenced ─▶ Fenced (latched, F6)      any ─ stop ─▶ Stopped
+//! ```
+
+use super::agent_type::{AgentState, AgentType, Decision, MAX_EVENTS};
+use super::oplog_entry::{Body, EntryId, Invoked, MAX_BODY};
+use leasehold_model::fence::Closed;
+use leasehold_model::{AgentId, CallError, ExecutorName, InvalidValue, Refusal, ShardEpoch, ShardId, Tick};
+use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, NewEntry, Writer};
+use serde_json::Value;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often opening an oplog is tried before its queue is refused: about 7 s of waiting.
+pub const OPEN_ATTEMPTS: u32 = 8;
+/// How often an append is tried before the caller is refused (or told that nobody knows).
+pub const APPEND_ATTEMPTS: u32 = 3;
+/// How often an unknown outcome is looked up before the caller is told that nobody knows: about 15 s of waiting.
+pub const READ_BACK_ATTEMPTS: u32 = 12;
+const BACKOFF_BASE: Duration = Duration::from_millis(50);
+const BACKOFF_CAP: Duration = Duration::from_secs(2);
+
+/// Bounds of one agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentLimits {
+    /// Invocations that may wait behind the running one.
+    pub queue: usize,
+    /// A snapshot goes before the invocation that follows this many without one.
+    pub snapshot_every: u32,
+    /// Idempotency keys kept in memory; older ones are looked up in the store.
+    pub recent_keys: usize,
+    /// Bytes of keys and answers kept in memory with them.
+    pub recent_bytes: usize,
+    /// Entries per page of a replay.
+    pub page: u32,
+}
+
+impl Default for AgentLimits {
+    fn default() -> Self {
+        Self { queue: 256, snapshot_every: 100, recent_keys: 256, recent_bytes: 256 * 1024, page: 256 }
+    }
+}
+
+/// Which agent, and who writes for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its shard.
+    pub shard: ShardId,
+    /// Epoch and executor life that its entries bear.
+    pub writer: Writer,
+    /// The executor's name, for refusals.
+    pub executor: ExecutorName,
+    /// Tells the entries of this incarnation of the agent from those of every other.
+    pub life: u64,
+}
+
+/// Numbers the jobs of one agent.
+pub type JobId = u64;
+
+/// What an agent is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// To be open: answered when it is.
+    Open,
+    /// To run a method.
+    Invoke {
+        /// Which.
+        method: String,
+        /// JSON text; empty means `null`.
+        payload: Vec<u8>,
+        /// With a key it is run at most once.
+        key: Option<String>,
+    },
+}
+
+/// One thing asked of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its number.
+    pub id: JobId,
+    /// What is asked.
+    pub work: Work,
+    /// Who asked waits until then: later it is not begun.
+    pub until: Tick,
+}
+
+/// An agent's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reply {
+    /// JSON text.
+    pub payload: Vec<u8>,
+    /// Whether it was read from the oplog.
+    pub replayed: bool,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Something is asked.
+    Asked(Job),
+    /// `Claim` came back.
+    Claimed(Result<Claimed, Error>),
+    /// `Read` came back.
+    Page(Result<Vec<Entry>, Error>),
+    /// `Find` came back.
+    Found(Result<Option<Entry>, Error>),
+    /// `Append` came back, or its deadline passed.
+    Appended(Result<EntryIndex, Error>),
+    /// `Suspend` came back.
+    Suspended(Result<(), Error>),
+    /// `Wait` is over.
+    Woke,
+    /// The shard is being swept: let what runs finish, begin nothing.
+    Stop,
+    /// The grace is over.
+    StopNow,
+    /// Memory is short: leave, marked as not running.
+    Leave,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Take the oplog's record.
+    Claim,
+    /// Read entries from here on, at most so many.
+    Read(EntryIndex, u32),
+    /// Look up an idempotency key.
+    Find(String),
+    /// Append.
+    Append(Append),
+    /// Mark the agent as not running.
+    Suspend,
+    /// Come back with [`Event::Woke`] after so long.
+    Wait(Duration),
+    /// Answer a job.
+    Answer(JobId, Result<Reply, CallError>),
+    /// Say that storage refused this writer (F6).
+    TellFenced(Option<ShardEpoch>),
+    /// Say that a replay ended, of so many entries.
+    Replayed(u64),
+    /// Say that the state is too big (in bytes) to be kept as a snapshot.
+    SnapshotTooBig(usize),
+    /// End.
+    Stop,
+}
+
+/// What the agent can see of the world at an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Now, on the holder's clock.
+    pub now: Tick,
+    /// Whether the fence still gives the admission that this agent runs under.
+    pub gate: Result<(), Closed>,
+}
+
+/// An invocation whose entries are on their way into the oplog.
+#[derive(Debug, Clone, PartialEq)]
+struct Running {
+    job: Job,
+    append: Append,
+    events: Vec<Value>,
+    answer: Vec<u8>,
+    /// An earlier attempt may have been written.
+    doubt: bool,
+    /// Attempts made.
+    attempts: u32,
+}
+
+impl Running {
+    /// The index after its entries.
+    fn append_end(&self) -> EntryIndex {
+        EntryIndex(self.append.expected.0 + self.append.entries.len() as u64)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Phase {
+    /// Nothing is known of the oplog.
+    Dormant,
+    Claiming,
+    /// Until this index is next; `None`: until the end.
+    Replaying(Option<EntryIndex>),
+    Idle,
+    Finding(Job),
+    Appending(Box<Running>),
+    ReadingBack(Box<Running>),
+    Suspending,
+    /// Latched: nothing is begun any more (F6).
+    Fenced(ShardEpoch),
+    Stopped,
+}
+
+/// Why the agent is about to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    Swept,
+    Leaving,
+}
+
+/// One agent.
+pub struct AgentCore {
+    identity: Identity,
+    kind: Arc<dyn AgentType>,
+    limits: AgentLimits,
+    state: Box<dyn AgentState>,
+    phase: Phase,
+    closing: Option<Closing>,
+    queue: VecDeque<Job>,
+    /// Index of the next entry, once opened.
+    next: EntryIndex,
+    /// Invocations since the newest snapshot.
+    since_snapshot: u32,
+    /// Entries applied by the replay under way.
+    replayed: u64,
+    recent: Recent,
+    /// Entries made by this incarnation.
+    serial: u64,
+    /// Attempts made at the present phase's call.
+    attempts: u32,
+    /// The job that lost its place in the oplog and is decided anew, once.
+    conflicted: Option<JobId>,
+}
+
+impl AgentCore {
+    /// An agent that has read nothing yet.
+    #[must_use]
+    pub fn new(identity: Identity, kind: Arc<dyn AgentType>, limits: AgentLimits) -> Self {
+        let state = kind.start(identity.agent.key());
+        Self {
+            identity,
+            kind,
+            limits,
+            state,
+            phase: Phase::Dormant,
+            closing: None,
+            queue: VecDeque::new(),
+            next: EntryIndex(1),
+            since_snapshot: 0,
+            replayed: 0,
+            recent: Recent::default(),
+            serial: 0,
+            attempts: 0,
+            conflicted: None,
+        }
+    }
+
+    /// How many jobs may wait.
+    #[must_use]
+    pub const fn queue_limit(&self) -> usize {
+        self.limits.queue
+    }
+
+    /// Takes an event in.
+    pub fn step(&mut self, moment: Moment, event: Event, out: &mut Vec<Effect>) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Dormant);
+        match (phase, event) {
+            (Phase::Stopped, _) => self.phase = Phase::Stopped,
+            (phase, Event::Asked(job)) => {
+                self.phase = phase;
+                self.asked(job, out);
+            }
+            (phase, Event::Stop) => self.stop(phase, out),
+            (phase, Event::StopNow) => self.stop_now(phase, out),
+            (phase, Event::Leave) => {
+                self.phase = phase;
+                self.closing.get_or_insert(Closing::Leaving);
+            }
+            (Phase::Claiming, Event::Claimed(answer)) => self.claimed(answer, out),
+            (Phase::Replaying(until), Event::Page(answer)) => self.page(until, answer, out),
+            (Phase::Finding(job), Event::Found(answer)) => self.found(job, answer, out),
+            (Phase::Appending(running), Event::Appended(answer)) => self.appended(running, answer, out),
+            (Phase::ReadingBack(running), Event::Page(answer)) => self.read_back(running, answer, out),
+            (Phase::Suspending, Event::Suspended(answer)) => self.suspended(answer, out),
+            (phase, Event::Woke) => {
+                self.phase = phase;
+                self.issue(out);
+            }
+            // The answer to a call of a phase that is over.
+            (
+                phase,
+                Event::Claimed(_) | Event::Page(_) | Event::Found(_) | Event::Appended(_) | Event::Suspended(_),
+            ) => self.phase = phase,
+        }
+        self.advance(moment, out);
+    }
+
+    // --- Jobs ---
+
+    fn asked(&mut self, job: Job, out: &mut Vec<Effect>) {
+        let refusal = if let Phase::Fenced(recorded) = self.phase {
+            self.fenced_refusal(recorded)
+        } else if self.closing == Some(Closing::Swept) {
+            self.handoff()
+        } else if self.queue.len() >= self.limits.queue {
+            let resource = format!("queue of agent {}", self.identity.agent);
+            Refusal::Overloaded { resource, used: self.queue.len() as u64, limit: self.limits.queue as u64 }
+        } else {
+            return self.queue.push_back(job);
+        };
+        out.push(Effect::Answer(job.id, Err(refusal.into())));
+    }
+
+    /// Begins what can be begun.
+    fn advance(&mut self, moment: Moment, out: &mut Vec<Effect>) {
+        if self.phase == Phase::Dormant && !self.queue.is_empty() {
+            self.enter(Phase::Claiming, out);
+        }
+        while self.phase == Phase::Idle {
+            let Some(job) = self.queue.pop_front() else { break };
+            match self.gate(moment, &job) {
+                Ok(()) => self.begin(job, out),
+                Err(refusal) => out.push(Effect::Answer(job.id, Err(refusal.into()))),
+            }
+        }
+        if self.queue.is_empty() {
+            match (&self.phase, self.closing) {
+                (Phase::Idle, Some(Closing::Leaving)) => self.enter(Phase::Suspending, out),
+                (Phase::Idle | Phase::Dormant, Some(Closing::Swept)) | (Phase::Dormant, Some(Closing::Leaving)) => {
+                    self.end(out);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether `job` may begin now: the check that whatever was queued behind a lapse or a sweep must pass (case 34).
+    fn gate(&self, moment: Moment, job: &Job) -> Result<(), Refusal> {
+        match moment.gate {
+            // Being open is no invocation: it admits nobody.
+            _ if job.work == Work::Open => Ok(()),
+            Err(Closed::NotReady) => Err(Refusal::ShardingNotReady { executor: self.identity.executor.to_string() }),
+            Err(Closed::NotHeld) => Err(self.handoff()),
+            Ok(()) if moment.now >= job.until => {
+                let resource = format!("agent {}: its callers' patience", self.identity.agent);
+                Err(Refusal::Overloaded { resource, used: 1, limit: 1 })
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, job: Job, out: &mut Vec<Effect>) {
+        match &job.work {
+            Work::Open => out.push(Effect::Answer(job.id, Ok(Reply::default()))),
+            Work::Invoke { key: Some(key), .. } => {
+                if let Some(answer) = self.recent.find(key) {
+                    out.push(Effect::Answer(job.id, Ok(Reply { payload: answer.to_vec(), replayed: true })));
+                } else if self.recent.complete {
+                    self.decide(job, out);
+                } else {
+                    self.enter(Phase::Finding(job), out);
+                }
+            }
+            Work::Invoke { key: None, .. } => self.decide(job, out),
+        }
+    }
+
+    fn decide(&mut self, job: Job, out: &mut Vec<Effect>) {
+        self.phase = Phase::Idle;
+        let Work::Invoke { method, payload, .. } = &job.work else {
+            unreachable!("only invocations are decided, this is {job:?}")
+        };
+        let answer = match parse(payload).map(|payload| self.state.decide(method, &payload)) {
+            Err(invalid) => Err(Refusal::InvalidField(invalid)),
+            Ok(Decision::Reject(why)) => Err(Refusal::InvocationRejected { why }),
+            Ok(Decision::UnknownMethod) => {
+                Err(Refusal::UnknownMethod { what: format!("{}.{method}", self.identity.agent.kind()) })
+            }
+            Ok(Decision::Answer(answer)) => Ok(Reply { payload: answer.to_string().into(), replayed: false }),
+            Ok(Decision::Append { events, answer }) => {
+                match self.running(job.clone(), events, answer.to_string().into(), out) {
+                    Ok(running) => return self.enter(Phase::Appending(Box::new(running)), out),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+        };
+        out.push(Effect::Answer(job.id, answer.map_err(CallError::from)));
+    }
+
+    /// Makes the entries: the invocation, and before it a snapshot when one is due.
+    fn running(
+        &mut self,
+        job: Job,
+        events: Vec<Value>,
+        answer: Vec<u8>,
+        out: &mut Vec<Effect>,
+    ) -> Result<Running, Refusal> {
+        let Work::Invoke { method, key, .. } = &job.work else {
+            unreachable!("only invocations have entries, this is {job:?}")
+        };
+        let reject = |why| Err(Refusal::InvocationRejected { why });
+        if events.len() > MAX_EVENTS {
+            return reject(format!("it would make {} events, {MAX_EVENTS} are allowed", events.len()));
+        }
+        let invoked = Invoked { method: method.clone(), answer: answer.clone(), events: events.clone() };
+        let entry = self.entry(&Body::Invocation(invoked), key.clone());
+        if entry.body.len() > MAX_BODY {
+            return reject(format!("its entry would have {} bytes, {MAX_BODY} are allowed", entry.body.len()));
+        }
+        let mut entries = Vec::with_capacity(2);
+        if self.since_snapshot >= self.limits.snapshot_every {
+            let snapshot = self.entry(&Body::Snapshot(self.state.snapshot()), None);
+            if snapshot.body.len() > MAX_BODY {
+                // Tried again only after another `snapshot_every` invocations.
+                self.since_snapshot = 0;
+                out.push(Effect::SnapshotTooBig(snapshot.body.len()));
+            } else {
+                entries.push(snapshot);
+            }
+        }
+        entries.push(entry);
+        let Identity { agent, writer, .. } = self.identity.clone();
+        let append = Append { agent, writer, expected: self.next, entries };
+        Ok(Running { job, append, events, answer, doubt: false, attempts: 0 })
+    }
+
+    fn entry(&mut self, body: &Body, key: Option<String>) -> NewEntry {
+        self.serial += 1;
+        NewEntry { kind: body.kind(), key, body: body.encode(EntryId::new(self.identity.life, self.serial)) }
+    }
+
+    // --- Answers of the store ---
+
+    fn claimed(&mut self, answer: Result<Claimed, Error>, out: &mut Vec<Effect>) {
+        match answer {
+            Ok(claimed) => {
+                self.state = self.kind.start(self.identity.agent.key());
+                self.recent = Recent { complete: claimed.snapshot.is_none(), ..Recent::default() };
+                self.next = claimed.snapshot.unwrap_or(EntryIndex(1));
+                self.since_snapshot = 0;
+                self.replayed = 0;
+                if self.next >= claimed.next {
+                    self.phase = Phase::Idle;
+                } else {
+                    self.enter(Phase::Replaying(Some(claimed.next)), out);
+                }
+            }
+            Err(error) => self.retry_or_give_up(Phase::Claiming, error, out),
+        }
+    }
+
+    fn page(&mut self, until: Option<EntryIndex>, answer: Result<Vec<Entry>, Error>, out: &mut Vec<Effect>) {
+        let entries = match answer {
+            Ok(entries) => entries,
+            Err(error) => return self.retry_or_give_up(Phase::Replaying(until), error, out),
+        };
+        if let Err(corrupt) = entries.iter().try_for_each(|entry| self.replay(entry)) {
+            return self.give_up(&corrupt, out);
+        }
+        let short = (entries.len() as u64) < u64::from(self.limits.page);
+        match until {
+            Some(until) if self.next < until && short => {
+                let what = format!("entries up to {} were claimed, {} is missing", until.0 - 1, self.next.0);
+                self.give_up(&self.corrupt(self.next, what), out);
+            }
+            Some(until) if self.next < until => self.enter(Phase::Replaying(Some(until)), out),
+            None if !short => self.enter(Phase::Replaying(None), out),
+            Some(_) | None => {
+                self.phase = Phase::Idle;
+                out.push(Effect::Replayed(self.replayed));
+            }
+        }
+    }
+
+    /// Takes one stored entry into the state.
+    fn replay(&mut self, entry: &Entry) -> Result<(), Error> {
+        let at = entry.index;
+        if at != self.next {
+            return Err(self.corrupt(at, format!("{} was expected here", self.next.0)));
+        }
+        match Body::decode(entry.entry.kind, &entry.entry.body).map_err(|e| self.corrupt(at, e.to_string()))? {
+            Body::Snapshot(state) => {
+                self.state.restore(&state).map_err(|e| self.corrupt(at, e.to_string()))?;
+                self.since_snapshot = 0;
+            }
+            Body::Invocation(invoked) => {
+                self.apply(&invoked.events).map_err(|why| self.corrupt(at, why))?;
+                self.remember(entry.entry.key.clone(), invoked.answer);
+            }
+        }
+        self.next = EntryIndex(at.0 + 1);
+        self.replayed += 1;
+        Ok(())
+    }
+
+    fn found(&mut self, job: Job, answer: Result<Option<Entry>, Error>, out: &mut Vec<Effect>) {
+        match answer {
+            Ok(None) => self.decide(job, out),
+            Ok(Some(entry)) => {
+                self.phase = Phase::Idle;
+                let answer = match Body::decode(entry.entry.kind, &entry.entry.body) {
+                    Ok(Body::Invocation(invoked)) => Ok(Reply { payload: invoked.answer, replayed: true }),
+                    Ok(Body::Snapshot(_)) => Err("a snapshot has an idempotency key".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                };
+                let answer = answer.map_err(|what| given_up(&self.corrupt(entry.index, what)).into());
+                out.push(Effect::Answer(job.id, answer));
+            }
+            Err(Error::Fenced { recorded, .. }) => self.latch(recorded, Some((job.id, false)), out),
+            Err(error) => {
+                if retryable(&error) && self.wait(APPEND_ATTEMPTS, out) {
+                    self.phase = Phase::Finding(job);
+                } else {
+                    self.phase = Phase::Idle;
+                    out.push(Effect::Answer(job.id, Err(given_up(&error).into())));
+                }
+            }
+        }
+    }
+
+    fn appended(&mut self, mut running: Box<Running>, answer: Result<EntryIndex, Error>, out: &mut Vec<Effect>) {
+        running.attempts += 1;
+        match answer {
+            Ok(next) if next == running.append_end() => self.finish(*running, out),
+            Err(Error::Fenced { recorded, .. }) => self.latch(recorded, Some((running.job.id, running.doubt)), out),
+            // Whose entries stand there: perhaps this append's own, whose answer was lost (case 3).
+            Err(Error::IndexConflict { .. }) => self.enter(Phase::ReadingBack(running), out),
+            // An answer that contradicts the call is as good as none.
+            Ok(_) | Err(Error::Unknown(_)) => {
+                running.doubt = true;
+                self.enter(Phase::ReadingBack(running), out);
+            }
+            Err(Error::Unavailable(why)) => self.append_again(running, &why, out),
+            Err(error @ (Error::Corrupt { .. } | Error::Invalid(_))) if !running.doubt => {
+                self.phase = Phase::Idle;
+                out.push(Effect::Answer(running.job.id, Err(given_up(&error).into())));
+            }
+            Err(error @ (Error::Corrupt { .. } | Error::Invalid(_))) => self.lose(&running, &error.to_string(), out),
+        }
+    }
+
+    /// F7: what stands where the append was to go decides what became of it.
+    fn read_back(&mut self, running: Box<Running>, answer: Result<Vec<Entry>, Error>, out: &mut Vec<Effect>) {
+        match answer {
+            Ok(entries) if entries.is_empty() => self.append_again(running, "the entry is not there", out),
+            Ok(entries) if stored(&running.append, &entries) => self.finish(*running, out),
+            Ok(_) => {
+                // Another entry has the place, so this append can never be written: it is safe to decide anew.
+                if self.conflicted == Some(running.job.id) {
+                    let why = "other entries took this one's place repeatedly".to_owned();
+                    let refusal = Refusal::StoreUnavailable { why };
+                    out.push(Effect::Answer(running.job.id, Err(refusal.into())));
+                } else {
+                    self.conflicted = Some(running.job.id);
+                    self.queue.push_front(running.job);
+                }
+                self.replayed = 0;
+                self.enter(Phase::Replaying(None), out);
+            }
+            // A fenced reader cannot see whether its last write came before the fence.
+            Err(Error::Fenced { recorded, .. }) => self.latch(recorded, Some((running.job.id, running.doubt)), out),
+            Err(error) => {
+                if retryable(&error) && self.wait(READ_BACK_ATTEMPTS, out) {
+                    self.phase = Phase::ReadingBack(running);
+                } else {
+                    self.lose(&running, &error.to_string(), out);
+                }
+            }
+        }
+    }
+
+    /// The same entries once more, at the same index: if an earlier attempt is written late, one of the two is refused.
+    fn append_again(&mut self, mut running: Box<Running>, why: &str, out: &mut Vec<Effect>) {
+        if running.attempts < APPEND_ATTEMPTS {
+            self.attempts = running.attempts;
+            out.push(Effect::Wait(backoff(running.attempts)));
+            self.phase = Phase::Appending(running);
+        } else if running.doubt {
+            self.lose(&running, why, out);
+        } else {
+            self.phase = Phase::Idle;
+            let refusal = Refusal::StoreUnavailable { why: why.to_owned() };
+            out.push(Effect::Answer(running.job.id, Err(refusal.into())));
+        }
+    }
+
+    /// The entries are in the oplog.
+    fn finish(&mut self, running: Running, out: &mut Vec<Effect>) {
+        self.next = running.append_end();
+        if running.append.entries.len() > 1 {
+            self.since_snapshot = 0;
+        }
+        let Work::Invoke { key, .. } = running.job.work else {
+            unreachable!("only invocations are appended, this is {:?}", running.job)
+        };
+        let answer = match self.apply(&running.events) {
+            Ok(()) => {
+                self.phase = Phase::Idle;
+                self.remember(key, running.answer.clone());
+                Ok(Reply { payload: running.answer, replayed: false })
+            }
+            // The agent's type does not understand its own event: the state is not to be trusted, the oplog is.
+            Err(why) => {
+                self.phase = Phase::Dormant;
+                Err(CallError::Unknown(format!("stored, but {} could not apply it: {why}", self.identity.agent)))
+            }
+        };
+        out.push(Effect::Answer(running.job.id, answer));
+    }
+
+    fn suspended(&mut self, answer: Result<(), Error>, out: &mut Vec<Effect>) {
+        match answer {
+            Err(Error::Fenced { recorded, .. }) => self.latch(recorded, None, out),
+            // Not marked: the next owner recovers it needlessly, which is harmless. Jobs that came meanwhile reopen it.
+            Ok(()) | Err(_) => self.phase = Phase::Dormant,
+        }
+        if !self.queue.is_empty() && self.closing == Some(Closing::Leaving) {
+            self.closing = None;
+        }
+    }
+
+    // --- Ends ---
+
+    /// F6: stops, refuses what waits, tells. `running` is the job under way and whether its entries may be stored.
+    fn latch(&mut self, recorded: Option<Writer>, running: Option<(JobId, bool)>, out: &mut Vec<Effect>) {
+        let recorded = recorded.map(|writer| writer.epoch);
+        let shown = recorded.unwrap_or(ShardEpoch::NEVER_OWNED);
+        let refusal = self.fenced_refusal(shown);
+        if let Some((job, doubt)) = running {
+            let unknown = || CallError::Unknown(format!("{refusal}; an earlier attempt may have been written"));
+            out.push(Effect::Answer(job, Err(if doubt { unknown() } else { refusal.clone().into() })));
+        }
+        self.refuse_queue(&refusal, out);
+        self.phase = Phase::Fenced(shown);
+        out.push(Effect::TellFenced(recorded));
+        if self.closing.is_some() {
+            self.end(out);
+        }
+    }
+
+    fn stop(&mut self, phase: Phase, out: &mut Vec<Effect>) {
+        self.closing = Some(Closing::Swept);
+        self.refuse_queue(&self.handoff(), out);
+        match phase {
+            Phase::Finding(_) | Phase::Appending(_) | Phase::ReadingBack(_) => self.phase = phase,
+            Phase::Dormant
+            | Phase::Claiming
+            | Phase::Replaying(_)
+            | Phase::Idle
+            | Phase::Suspending
+            | Phase::Fenced(_)
+            | Phase::Stopped => self.end(out),
+        }
+    }
+
+    /// Ends now. An append under way may or may not be written: never claimed either way.
+    fn stop_now(&mut self, phase: Phase, out: &mut Vec<Effect>) {
+        self.refuse_queue(&self.handoff(), out);
+        match phase {
+            Phase::Finding(job) => out.push(Effect::Answer(job.id, Err(self.handoff().into()))),
+            Phase::Appending(running) | Phase::ReadingBack(running) => {
+                let why = format!("shard {} was handed off while its entry was being written", self.identity.shard);
+                out.push(Effect::Answer(running.job.id, Err(CallError::Unknown(why))));
+            }
+            Phase::Dormant
+            | Phase::Claiming
+            | Phase::Replaying(_)
+            | Phase::Idle
+            | Phase::Suspending
+            | Phase::Fenced(_)
+            | Phase::Stopped => {}
+        }
+        self.end(out);
+    }
+
+    fn end(&mut self, out: &mut Vec<Effect>) {
+        self.phase = Phase::Stopped;
+        out.push(Effect::Stop);
+    }
+
+    /// Nobody can say what became of the append: the caller is told so, and the state is read again from the oplog.
+    fn lose(&mut self, running: &Running, why: &str, out: &mut Vec<Effect>) {
+        let why = format!("the entry of {} may or may not be stored: {why}", self.identity.agent);
+        out.push(Effect::Answer(running.job.id, Err(CallError::Unknown(why))));
+        self.phase = Phase::Dormant;
+    }
+
+    fn retry_or_give_up(&mut self, phase: Phase, error: Error, out: &mut Vec<Effect>) {
+        match error {
+            Error::Fenced { recorded, .. } => self.latch(recorded, None, out),
+            error if retryable(&error) && self.wait(OPEN_ATTEMPTS, out) => self.phase = phase,
+            error => self.give_up(&error, out),
+        }
+    }
+
+    /// The oplog cannot be opened: whoever waits is refused; the next job tries again.
+    fn give_up(&mut self, error: &Error, out: &mut Vec<Effect>) {
+        self.refuse_queue(&given_up(error), out);
+        self.phase = Phase::Dormant;
+    }
+
+    fn refuse_queue(&mut self, refusal: &Refusal, out: &mut Vec<Effect>) {
+        out.extend(self.queue.drain(..).map(|job| Effect::Answer(job.id, Err(refusal.clone().into()))));
+    }
+
+    // --- Small things ---
+
+    fn enter(&mut self, phase: Phase, out: &mut Vec<Effect>) {
+        self.attempts = 0;
+        self.phase = phase;
+        self.issue(out);
+    }
+
+    /// The call that the phase is about.
+    fn issue(&self, out: &mut Vec<Effect>) {
+        out.push(match &self.phase {
+            Phase::Claiming => Effect::Claim,
+            Phase::Replaying(_) => Effect::Read(self.next, self.limits.page),
+            Phase::Finding(Job { work: Work::Invoke { key: Some(key), .. }, .. }) => Effect::Find(key.clone()),
+            Phase::Appending(running) => Effect::Append(running.append.clone()),
+            Phase::ReadingBack(running) => Effect::Read(running.append.expected, 1),
+            Phase::Suspending => Effect::Suspend,
+            Phase::Finding(_) | Phase::Dormant | Phase::Idle | Phase::Fenced(_) | Phase::Stopped => return,
+        });
+    }
+
+    /// Waits before another attempt at the present call, if one of `limit` is left.
+    fn wait(&mut self, limit: u32, out: &mut Vec<Effect>) -> bool {
+        self.attempts += 1;
+        let left = self.attempts < limit;
+        if left {
+            out.push(Effect::Wait(backoff(self.attempts)));
+        }
+        left
+    }
+
+    fn apply(&mut self, events: &[Value]) -> Result<(), String> {
+        self.since_snapshot = self.since_snapshot.saturating_add(1);
+        events.iter().try_for_each(|event| self.state.apply(event)).map_err(|unreadable| unreadable.0)
+    }
+
+    fn remember(&mut self, key: Option<String>, answer: Vec<u8>) {
+        if let Some(key) = key {
+            self.recent.remember(key, answer, self.limits);
+        }
+    }
+
+    fn corrupt(&self, at: EntryIndex, what: String) -> Error {
+        Error::Corrupt { place: format!("{} entry {}", self.identity.agent, at.0), what }
+    }
+
+    fn handoff(&self) -> Refusal {
+        let why = format!("it leaves executor {}", self.identity.executor);
+        Refusal::HandoffInProgress { shard: self.identity.shard, why }
+    }
+
+    const fn fenced_refusal(&self, recorded: ShardEpoch) -> Refusal {
+        Refusal::EpochFenced { held: self.identity.writer.epoch, recorded }
+    }
+}
+
+/// Keys answered lately, the oldest forgotten first.
+#[derive(Debug, Default)]
+struct Recent {
+    answers: HashMap<String, Vec<u8>>,
+    order: VecDeque<String>,
+    bytes: usize,
+    /// Whether no key of the oplog is missing here: then the store need not be asked.
+    complete: bool,
+}
+
+impl Recent {
+    fn find(&self, key: &str) -> Option<&[u8]> {
+        self.answers.get(key).map(Vec::as_slice)
+    }
+
+    fn remember(&mut self, key: String, answer: Vec<u8>, limits: AgentLimits) {
+        self.bytes += key.len() + answer.len();
+        if let Some(replaced) = self.answers.insert(key.clone(), answer) {
+            self.bytes -= key.len() + replaced.len();
+        } else {
+            self.order.push_back(key);
+        }
+        while self.order.len() > limits.recent_keys || self.bytes > limits.recent_bytes {
+            let Some(oldest) = self.order.pop_front() else { break };
+            let answer = self.answers.remove(&oldest).map_or(0, |answer| answer.len());
+            self.bytes -= oldest.len() + answer;
+            self.complete = false;
+        }
+    }
+}
+
+/// Whether `entries` begin with what `append` was to write. All or nothing: one of them there is all of them there.
+fn stored(append: &Append, entries: &[Entry]) -> bool {
+    entries.first().zip(append.entries.first()).is_some_and(|(found, sent)| {
+        found.index == append.expected && found.writer == append.writer && found.entry == *sent
+    })
+}
+
+fn parse(payload: &[u8]) -> Result<Value, InvalidValue> {
+    if payload.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(payload)
+        .map_err(|error| InvalidValue::new("payload", String::from_utf8_lossy(payload), format!("JSON ({error})")))
+}
+
+const fn retryable(error: &Error) -> bool {
+    match error {
+        Error::Unavailable(_) | Error::Unknown(_) | Error::IndexConflict { .. } => true,
+        Error::Fenced { .. } | Error::Corrupt { .. } | Error::Invalid(_) => false,
+    }
+}
+
+/// The refusal for a call that did not work out and certainly wrote nothing.
+fn given_up(error: &Error) -> Refusal {
+    match error {
+        Error::Fenced { recorded, offered } => Refusal::EpochFenced {
+            held: offered.epoch,
+            recorded: recorded.map_or(ShardEpoch::NEVER_OWNED, |writer| writer.epoch),
+        },
+        Error::Unavailable(_) | Error::Unknown(_) | Error::IndexConflict { .. } => {
+            Refusal::StoreUnavailable { why: error.to_string() }
+        }
+        // Waiting does not mend these, so they are not among the refusals that are retried.
+        Error::Corrupt { .. } | Error::Invalid(_) => Refusal::InvocationRejected { why: error.to_string() },
+    }
+}
+
+/// 50 ms, doubled with each attempt, at most 2 s.
+fn backoff(attempts: u32) -> Duration {
+    BACKOFF_BASE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(BACKOFF_CAP)
+}
+
+#[cfg(test)]
+#[path = "agent_core_tests.rs"]
+mod tests;
