@@ -181,7 +181,7 @@ impl Holder {
         self.open_waiting(out);
         if self.again {
             self.call(now, out);
-        } else if self.call.is_none() {
+        } else if self.call.is_none() && (counts || self.next_call.is_none()) {
             let jitter = self.random.jitter();
             let at = self.lease.renew_at(now, jitter).unwrap_or(Tick::NEVER);
             self.call_later(at.max(now.plus(LEAST_GAP)), out);

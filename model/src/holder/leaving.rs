@@ -76,6 +76,7 @@ impl Holder {
             return;
         }
         let Leaving { exit, deregister, .. } = leaving.clone();
+        self.end_lease(out);
         if self.call.take().is_some() {
             out.push(Effect::CancelCall);
         }

@@ -206,8 +206,10 @@ impl Holder {
     /// There is no lease any more, whatever the clock says.
     pub(super) fn end_lease(&mut self, out: &mut Vec<Effect>) {
         self.live = false;
-        self.lease = HolderLease::default();
-        out.push(Effect::CloseFence);
+        if self.lease != HolderLease::default() {
+            self.lease = HolderLease::default();
+            out.push(Effect::CloseFence);
+        }
     }
 
     pub(super) fn size_fence(&mut self, count: ShardCount, out: &mut Vec<Effect>) {
