@@ -4,12 +4,14 @@
 //! Answers go to standard output through [`say`] and [`show`], everything else (logs, progress, complaints) to standard error,
 //! so that a program reading the output reads nothing but the answer.
 
+pub mod config;
 pub mod executor;
+pub mod manager;
 mod output;
 mod process;
 
 pub use output::{say, show, table};
-pub use process::{LogFormat, LogOptions, Signal, Signals, abort_on_panic, init_logging};
+pub use process::{LogFormat, LogOptions, QUIET, Signal, Signals, abort_on_panic, init_logging};
 
 use leasehold_model::refusal::Class;
 use leasehold_model::{CallError, InvalidValue, Refusal};
@@ -103,6 +105,12 @@ impl From<CallError> for Failure {
 impl From<InvalidValue> for Failure {
     fn from(error: InvalidValue) -> Self {
         Self::new(Exit::Usage, error.to_string())
+    }
+}
+
+impl From<leasehold_config::ConfigError> for Failure {
+    fn from(error: leasehold_config::ConfigError) -> Self {
+        Self::new(Exit::BadConfiguration, format!("the configuration is refused\n{error}"))
     }
 }
 

@@ -18,7 +18,7 @@ pub use persistence::Persistence;
 
 use crate::clock::SharedClock;
 use actix::Actor;
-use leasehold_model::leader;
+use leasehold_model::leader as core;
 use leasehold_model::{ClusterName, ManagerId, ShardCount};
 use leasehold_persistence::ClusterStore;
 use leasehold_persistence::cluster::Error as StoreError;
@@ -34,7 +34,7 @@ pub struct Settings {
     /// How many shards; must be what the store has, if it has any.
     pub shard_count: ShardCount,
     /// The leader's own.
-    pub leader: leader::Settings,
+    pub leader: core::Settings,
     /// The deadline of a push's attempt.
     pub push_deadline: Duration,
     /// The most a store may take for one write or one confirmation, retries and look-ups included, before the leadership ends.
