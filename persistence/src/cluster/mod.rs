@@ -1,9 +1,21 @@
 //! The manager's store.
 
+mod counters;
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use counters::{Counters, Counts};
+pub use memory::MemoryClusterStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteClusterStore;
+
+use crate::url::StoreUrl;
 use async_trait::async_trait;
 use leasehold_model::command::Changes;
-use leasehold_model::state::ClusterState;
+use leasehold_model::state::{ClusterState, Head, ShardState};
 use leasehold_model::{ClusterName, Revision, ShardCount};
+use std::sync::Arc;
 
 /// One compare-and-swap: `changes` take the store from revision `expected` to `next`.
 #[derive(Debug, Clone)]
@@ -16,6 +28,45 @@ pub struct Write {
     pub next: Revision,
     /// What changes.
     pub changes: Changes,
+}
+
+impl Write {
+    /// Checks, before anything is written, what every store relies on.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] when a revision does not fit a signed column of 64 bits.
+    ///
+    /// # Panics
+    /// When the revisions do not ascend, or the head and the revisions disagree about this being the first write.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let releasing = self.changes.shards.values().filter_map(|shard| match shard.state {
+            ShardState::Releasing { since, .. } => Some(since),
+            ShardState::Unassigned | ShardState::Owned(_) => None,
+        });
+        if let Some(giant) = [self.expected, self.next].into_iter().chain(releasing).find(|at| *at > Revision::MAX) {
+            return Err(Error::Incompatible(format!("revision {giant} is above the greatest, {}", Revision::MAX)));
+        }
+        assert!(self.next > self.expected, "a write from revision {} to {}", self.expected, self.next);
+        let first = self.changes.first.as_ref().map(|head| head.revision);
+        let due = (self.expected == Revision(0)).then_some(self.next);
+        assert_eq!(first, due, "the head of a write from revision {} to {}", self.expected, self.next);
+        Ok(())
+    }
+
+    /// About how many bytes of rows it carries, for measuring.
+    pub(crate) fn bytes(&self) -> u64 {
+        const HEAD: usize = 48;
+        const SHARD: usize = 48;
+        const EXECUTOR: usize = 96;
+        const ID: usize = 16;
+        let texts: usize = (self.changes.executors.values())
+            .map(|row| row.name.as_str().len() + row.address.as_str().len() + row.zone.as_ref().map_or(0, String::len))
+            .sum();
+        let rows = self.changes.shards.len() * SHARD
+            + self.changes.executors.len() * EXECUTOR
+            + self.changes.removed.len() * ID;
+        (HEAD + rows + texts) as u64
+    }
 }
 
 /// What became of a write, or of a question to the store.
@@ -108,4 +159,70 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// # Errors
     /// Whatever the store said.
     async fn compact(&self, upto: Revision) -> Result<(), Error>;
+}
+
+/// Opens the store at `url` and takes ownership of it. `address` is where this process will be reached over gRPC;
+/// a second process that finds the store taken shows it.
+///
+/// # Errors
+/// [`Error::Incompatible`] when the backend was not built in (names the cargo feature), otherwise as
+/// [`SqliteClusterStore::open`].
+pub async fn open(url: &StoreUrl, address: Option<&str>) -> Result<Arc<dyn ClusterStore>, Error> {
+    match url {
+        StoreUrl::Memory => Ok(Arc::new(MemoryClusterStore::new())),
+        #[cfg(feature = "sqlite")]
+        StoreUrl::Sqlite(path) => {
+            let options = sqlite::Options { address: address.map(str::to_owned), ..sqlite::Options::default() };
+            Ok(Arc::new(SqliteClusterStore::open_with(path, options).await?))
+        }
+        #[cfg(not(feature = "sqlite"))]
+        StoreUrl::Sqlite(_) => {
+            let _ = address;
+            Err(Error::Incompatible(format!(
+                "{url}: this build has no SQLite store; build it with the cargo feature `sqlite`"
+            )))
+        }
+    }
+}
+
+/// Refuses to serve a store that was written for another cluster or shard count (case 37), saying both.
+fn check_head(stored: &Head, cluster: &ClusterName, shard_count: ShardCount) -> Result<(), Error> {
+    if stored.cluster != *cluster {
+        return Err(Error::Incompatible(format!(
+            "the store belongs to cluster {:?}, this process is configured for cluster {:?}",
+            stored.cluster.as_str(),
+            cluster.as_str()
+        )));
+    }
+    if stored.shard_count != shard_count {
+        return Err(Error::Incompatible(format!(
+            "the store of cluster {:?} has shard_count {}, this process is configured for {shard_count}",
+            cluster.as_str(),
+            stored.shard_count
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_store_that_is_built_in_opens_by_its_url() {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = ClusterName::new("c").unwrap();
+        let count = ShardCount::new(4).unwrap();
+        let memory = open(&StoreUrl::Memory, None).await.unwrap();
+        assert_eq!(memory.load(&cluster, count).await.unwrap(), ClusterState::empty(cluster.clone(), count));
+        let sqlite = open(&StoreUrl::Sqlite(dir.path().join("manager.db")), None).await;
+        #[cfg(feature = "sqlite")]
+        assert_eq!(sqlite.unwrap().load(&cluster, count).await.unwrap(), ClusterState::empty(cluster, count));
+        #[cfg(not(feature = "sqlite"))]
+        match sqlite {
+            Err(Error::Incompatible(why)) => assert!(why.contains("cargo feature `sqlite`"), "{why}"),
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("opened without its backend"),
+        }
+    }
 }

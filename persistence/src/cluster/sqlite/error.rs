@@ -1,0 +1,61 @@
+//! What an error of SQLite means to a manager.
+
+use crate::cluster::Error;
+use sqlx::migrate::MigrateError;
+
+/// Primary result codes (<https://www.sqlite.org/rescode.html>); the lowest byte of an extended one.
+mod code {
+    pub const ERROR: i32 = 1;
+    pub const BUSY: i32 = 5;
+    pub const CORRUPT: i32 = 11;
+    pub const CONSTRAINT: i32 = 19;
+    pub const MISMATCH: i32 = 20;
+    pub const NOT_A_DATABASE: i32 = 26;
+}
+
+fn primary_code(error: &sqlx::Error) -> Option<i32> {
+    let extended = error.as_database_error()?.code()?;
+    extended.parse::<i32>().ok().map(|code| code & 0xff)
+}
+
+/// An error after which provably nothing was written: every one before COMMIT, once the transaction was rolled back.
+pub(super) fn unwritten(place: &str, error: &sqlx::Error) -> Error {
+    let corrupt = || Error::Corrupt { place: place.to_owned(), what: error.to_string() };
+    match primary_code(error) {
+        // Our statements are fixed and tested: if one is wrong here or meets a constraint, tables or rows are not as we made them.
+        Some(code::CORRUPT | code::NOT_A_DATABASE | code::ERROR | code::CONSTRAINT | code::MISMATCH) => corrupt(),
+        Some(_) => Error::Unavailable(format!("{place}: {error}")),
+        None if matches!(error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => corrupt(),
+        None => Error::Unavailable(format!("{place}: {error}")),
+    }
+}
+
+/// An error of COMMIT itself. `rolled_back`: the transaction was still open afterwards and was rolled back then.
+///
+/// Only "busy" leaves no doubt: it is said before anything is written. A write or a sync that failed may have put the whole
+/// transaction into the log, where a recovery finds it.
+pub(super) fn at_commit(place: &str, error: &sqlx::Error, rolled_back: bool) -> Error {
+    if primary_code(error) == Some(code::BUSY) && rolled_back {
+        return Error::Unavailable(format!("{place}: {error}"));
+    }
+    Error::Unknown(format!("{place}: commit failed: {error}"))
+}
+
+/// An error of bringing the schema up to date.
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the type is open: whatever is added, the schema is not known to be right"
+)]
+pub(super) fn migration(place: &str, error: &MigrateError) -> Error {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => unwritten(place, error),
+        MigrateError::VersionMismatch(version) => {
+            Error::Incompatible(format!("{place}: schema version {version} is not the one that this build knows"))
+        }
+        MigrateError::Dirty(version) => Error::Corrupt {
+            place: format!("{place}, table _sqlx_migrations, version {version}"),
+            what: "the migration was not completed".into(),
+        },
+        other => Error::Incompatible(format!("{place}: {other}")),
+    }
+}

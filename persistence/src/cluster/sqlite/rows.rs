@@ -1,0 +1,294 @@
+//! The state as rows, and rows as the state.
+
+use super::error::unwritten;
+use crate::cluster::{Error, Write, check_head};
+use leasehold_model::message::Weight;
+use leasehold_model::state::{ClusterState, Executor, Head, Shard, ShardState};
+use leasehold_model::{
+    Address, ClusterName, ExecutorId, ExecutorName, LeaseKeyHash, Revision, ShardCount, ShardEpoch, ShardId, Ttl,
+};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{QueryBuilder, Row, Sqlite, query};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+/// Rows in one statement. At ten columns they stay below SQLite's 32,766 parameters.
+const ROWS_PER_STATEMENT: usize = 2048;
+/// Statements with at most so many rows are worth keeping prepared.
+const KEPT_ROWS: usize = 8;
+
+/// The bits of a number that was checked to fit, or is bounded by its type.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or_else(|_| panic!("{value} was not checked before it was written"))
+}
+
+/// Writes the head if the store is at the expected revision; answers the rows written.
+pub(super) async fn write_head(connection: &mut SqliteConnection, write: &Write) -> Result<u64, sqlx::Error> {
+    let tag = write.tag.to_be_bytes().to_vec();
+    let statement = match &write.changes.first {
+        Some(head) => query(
+            "INSERT INTO head (id, cluster, shard_count, revision, tag) VALUES (1, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        )
+        .bind(head.cluster.as_str().to_owned())
+        .bind(i64::from(head.shard_count.get()))
+        .bind(signed(write.next.0))
+        .bind(tag),
+        None => query("UPDATE head SET revision = ?, tag = ? WHERE id = 1 AND revision = ?")
+            .bind(signed(write.next.0))
+            .bind(tag)
+            .bind(signed(write.expected.0)),
+    };
+    Ok(statement.execute(connection).await?.rows_affected())
+}
+
+/// Writes the changed rows; answers how many.
+pub(super) async fn write_changes(
+    connection: &mut SqliteConnection,
+    write: &Write,
+) -> Result<u64, (String, sqlx::Error)> {
+    let changes = &write.changes;
+    let mut rows = 0;
+    let at = |table: &'static str| move |error| (format!("table {table}"), error);
+    let removed: Vec<_> = changes.removed.iter().collect();
+    for ids in removed.chunks(ROWS_PER_STATEMENT) {
+        let mut sql = QueryBuilder::<Sqlite>::new("DELETE FROM executors WHERE id IN (");
+        let mut list = sql.separated(", ");
+        for id in ids {
+            list.push_bind(id.to_string());
+        }
+        list.push_unseparated(")");
+        rows += run(connection, &mut sql, ids.len()).await.map_err(at("executors"))?;
+    }
+    let executors: Vec<_> = changes.executors.iter().collect();
+    for chunk in executors.chunks(ROWS_PER_STATEMENT) {
+        rows += run(connection, &mut upsert_executors(chunk.iter().map(|(id, row)| (**id, &***row))), chunk.len())
+            .await
+            .map_err(at("executors"))?;
+    }
+    let shards: Vec<_> = changes.shards.iter().collect();
+    for chunk in shards.chunks(ROWS_PER_STATEMENT) {
+        rows += run(connection, &mut upsert_shards(chunk), chunk.len()).await.map_err(at("shards"))?;
+    }
+    Ok(rows)
+}
+
+async fn run(
+    connection: &mut SqliteConnection,
+    sql: &mut QueryBuilder<Sqlite>,
+    rows: usize,
+) -> Result<u64, sqlx::Error> {
+    Ok(sql.build().persistent(rows <= KEPT_ROWS).execute(connection).await?.rows_affected())
+}
+
+fn upsert_executors<'a>(rows: impl Iterator<Item = (ExecutorId, &'a Executor)>) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(
+        "INSERT INTO executors (id, name, address, zone, weight, lease_length_ms, key_hash, draining, superseded, \
+         registered_at_ms) ",
+    );
+    sql.push_values(rows, |mut tuple, (id, row)| {
+        tuple
+            .push_bind(id.to_string())
+            .push_bind(row.name.as_str().to_owned())
+            .push_bind(row.address.as_str().to_owned())
+            .push_bind(row.zone.clone())
+            .push_bind(i64::from(row.weight.get()))
+            .push_bind(signed(row.lease_length.as_ms()))
+            .push_bind(row.key_hash.0.to_vec())
+            .push_bind(i64::from(row.draining))
+            .push_bind(i64::from(row.superseded))
+            .push_bind(row.registered_at_ms);
+    });
+    sql.push(
+        " ON CONFLICT (id) DO UPDATE SET name = excluded.name, address = excluded.address, zone = excluded.zone, \
+         weight = excluded.weight, lease_length_ms = excluded.lease_length_ms, key_hash = excluded.key_hash, \
+         draining = excluded.draining, superseded = excluded.superseded, registered_at_ms = excluded.registered_at_ms",
+    );
+    sql
+}
+
+fn upsert_shards(rows: &[(&ShardId, &Shard)]) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new("INSERT INTO shards (shard, epoch, state, executor, since) ");
+    sql.push_values(rows, |mut tuple, (shard, row)| {
+        let (state, since) = match row.state {
+            ShardState::Unassigned => ("unassigned", None),
+            ShardState::Owned(_) => ("owned", None),
+            ShardState::Releasing { since, .. } => ("releasing", Some(signed(since.0))),
+        };
+        tuple
+            .push_bind(i64::from(shard.0))
+            .push_bind(signed(row.epoch.get()))
+            .push_bind(state)
+            .push_bind(row.state.executor().map(|executor| executor.to_string()))
+            .push_bind(since);
+    });
+    sql.push(
+        " ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch, state = excluded.state, \
+         executor = excluded.executor, since = excluded.since",
+    );
+    sql
+}
+
+/// One stored row, which knows how to say where it is.
+struct Stored<'a> {
+    row: &'a SqliteRow,
+    place: String,
+}
+
+impl Stored<'_> {
+    fn corrupt(&self, column: &str, what: impl Display) -> Error {
+        Error::Corrupt { place: format!("{}, column {column}", self.place), what: what.to_string() }
+    }
+
+    /// A column that may be NULL.
+    fn optional<'r, T>(&'r self, name: &str) -> Result<Option<T>, Error>
+    where
+        T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
+    {
+        self.row.try_get(name).map_err(|error| self.corrupt(name, error))
+    }
+
+    /// A column that may not. Asked for as such, because sqlx would read NULL as 0 or as empty.
+    fn column<'r, T>(&'r self, name: &str) -> Result<T, Error>
+    where
+        T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
+    {
+        self.optional(name)?.ok_or_else(|| self.corrupt(name, "NULL"))
+    }
+
+    /// A column's value, turned into `T` by `decode`.
+    fn decode<'r, C, T, E: Display>(&'r self, name: &str, decode: impl FnOnce(C) -> Result<T, E>) -> Result<T, Error>
+    where
+        C: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
+    {
+        decode(self.column(name)?).map_err(|what| self.corrupt(name, what))
+    }
+
+    fn unsigned(&self, name: &str) -> Result<u64, Error> {
+        self.decode(name, |value: i64| u64::try_from(value).map_err(|_| format!("{value} is negative")))
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, Error> {
+        self.decode(name, |value: i64| match value {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(format!("{other} is neither 0 nor 1")),
+        })
+    }
+
+    fn id(&self, name: &str) -> Result<ExecutorId, Error> {
+        self.decode(name, |text: &str| text.parse::<ExecutorId>())
+    }
+}
+
+fn decode_head(row: &Stored<'_>) -> Result<Head, Error> {
+    Ok(Head {
+        cluster: row.decode("cluster", |text: &str| ClusterName::new(text))?,
+        shard_count: row.decode("shard_count", |count: i64| {
+            u32::try_from(count)
+                .map_err(|why| why.to_string())
+                .and_then(|it| ShardCount::new(it).map_err(|e| e.to_string()))
+        })?,
+        revision: Revision(row.unsigned("revision")?),
+    })
+}
+
+fn decode_shard(row: &Stored<'_>) -> Result<Shard, Error> {
+    let epoch = ShardEpoch::new(row.unsigned("epoch")?).map_err(|what| row.corrupt("epoch", what))?;
+    let state = match row.column::<&str>("state")? {
+        "unassigned" => ShardState::Unassigned,
+        "owned" => ShardState::Owned(row.id("executor")?),
+        "releasing" => ShardState::Releasing { from: row.id("executor")?, since: Revision(row.unsigned("since")?) },
+        other => return Err(row.corrupt("state", format!("{other:?} is no state of a shard"))),
+    };
+    Ok(Shard { epoch, state })
+}
+
+fn decode_executor(row: &Stored<'_>) -> Result<Executor, Error> {
+    Ok(Executor {
+        name: row.decode("name", |text: &str| ExecutorName::new(text))?,
+        address: row.decode("address", |text: &str| Address::new(text))?,
+        zone: row.optional("zone")?,
+        weight: row.decode("weight", |weight: i64| Weight::new(u32::try_from(weight).unwrap_or(0)))?,
+        lease_length: Ttl::from_ms(row.unsigned("lease_length_ms")?)
+            .map_err(|what| row.corrupt("lease_length_ms", what))?,
+        key_hash: row.decode("key_hash", |hash: &[u8]| {
+            hash.try_into().map(LeaseKeyHash).map_err(|_| format!("{} bytes, not 32", hash.len()))
+        })?,
+        draining: row.flag("draining")?,
+        superseded: row.flag("superseded")?,
+        registered_at_ms: row.column("registered_at_ms")?,
+    })
+}
+
+/// Reads the whole state. The caller has a transaction open, so that it is one state.
+pub(super) async fn read_state(
+    connection: &mut SqliteConnection,
+    file: &str,
+    cluster: &ClusterName,
+    shard_count: ShardCount,
+) -> Result<ClusterState, Error> {
+    let heads = query("SELECT cluster, shard_count, revision FROM head").fetch_all(&mut *connection).await;
+    let heads = heads.map_err(|error| unwritten(&format!("{file}, table head"), &error))?;
+    let head = match heads.first() {
+        Some(row) => Some(decode_head(&Stored { row, place: format!("{file}, table head") })?),
+        None => None,
+    };
+    // Before the rest is read: another cluster's rows are none of our business.
+    if let Some(head) = &head {
+        check_head(head, cluster, shard_count)?;
+    }
+    let executors = read_executors(connection, file).await?;
+    let shards = read_shards(connection, file, shard_count, &executors).await?;
+    let Some(head) = head else {
+        if executors.is_empty() && shards.is_empty() {
+            return Ok(ClusterState::empty(cluster.clone(), shard_count));
+        }
+        return Err(Error::Corrupt {
+            place: format!("{file}, table head"),
+            what: format!("no row, beside {} executors and {} shards", executors.len(), shards.len()),
+        });
+    };
+    ClusterState::from_rows(head, shards, executors)
+        .map_err(|broken| Error::Corrupt { place: file.to_owned(), what: broken.to_string() })
+}
+
+async fn read_executors(
+    connection: &mut SqliteConnection,
+    file: &str,
+) -> Result<BTreeMap<ExecutorId, Executor>, Error> {
+    let rows = query("SELECT * FROM executors").fetch_all(connection).await;
+    let rows = rows.map_err(|error| unwritten(&format!("{file}, table executors"), &error))?;
+    let mut executors = BTreeMap::new();
+    for row in &rows {
+        let mut row = Stored { row, place: format!("{file}, table executors") };
+        let id = row.id("id")?;
+        row.place = format!("{file}, table executors, row {id}");
+        executors.insert(id, decode_executor(&row)?);
+    }
+    Ok(executors)
+}
+
+async fn read_shards(
+    connection: &mut SqliteConnection,
+    file: &str,
+    shard_count: ShardCount,
+    executors: &BTreeMap<ExecutorId, Executor>,
+) -> Result<Vec<(ShardId, Shard)>, Error> {
+    let rows =
+        query("SELECT shard, epoch, state, executor, since FROM shards ORDER BY shard").fetch_all(connection).await;
+    let rows = rows.map_err(|error| unwritten(&format!("{file}, table shards"), &error))?;
+    let mut shards = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let mut row = Stored { row, place: format!("{file}, table shards") };
+        let number: i64 = row.column("shard")?;
+        row.place = format!("{file}, table shards, row {number}");
+        let shard = u32::try_from(number).ok().and_then(|number| shard_count.shard(number).ok());
+        let shard = shard.ok_or_else(|| row.corrupt("shard", format!("not below shard_count {shard_count}")))?;
+        let decoded = decode_shard(&row)?;
+        if let Some(executor) = decoded.state.executor().filter(|executor| !executors.contains_key(executor)) {
+            return Err(row.corrupt("executor", format!("{executor} is not in table executors")));
+        }
+        shards.push((shard, decoded));
+    }
+    Ok(shards)
+}

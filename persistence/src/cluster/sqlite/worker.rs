@@ -1,0 +1,264 @@
+//! The thread that owns the file and the connection, and does one job at a time.
+//!
+//! A job once begun is done to its end, whether or not anybody still waits for its answer: a caller that gives up can
+//! not leave a transaction open. Jobs are done in the order in which they were asked for, so the outcome of a write is
+//! only told after it.
+
+use super::error::{at_commit, migration, unwritten};
+use super::owner::{Ownership, Title};
+use super::{Options, rows};
+use crate::cluster::{Counters, Error, Write};
+use futures::executor::block_on;
+use leasehold_model::state::ClusterState;
+use leasehold_model::{ClusterName, Revision, ShardCount};
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, query, raw_sql};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("migrations/cluster");
+
+/// `PRAGMA application_id` of our files; `migrations/cluster` sets it.
+const APPLICATION_ID: i64 = 0x4c53_4863;
+
+/// Files of at most so many pages (4 KiB each) are checked whole when they are opened: a few milliseconds. Of larger ones
+/// only what is loaded is, which is every row.
+const CHECKED_PAGES: i64 = 512;
+
+/// Where an answer goes.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+#[derive(Debug)]
+pub(super) enum Job {
+    Load { cluster: ClusterName, shard_count: ShardCount, reply: Reply<ClusterState> },
+    Commit { write: Box<Write>, reply: Reply<()> },
+    Outcome { tag: u128, reply: Reply<bool> },
+    Sql { sql: String, reply: Reply<()> },
+}
+
+struct Worker {
+    // Before the ownership, so that even a panic closes them in this order.
+    connection: Option<SqliteConnection>,
+    options: SqliteConnectOptions,
+    counters: Arc<Counters>,
+    file: String,
+    ownership: Ownership,
+}
+
+/// The body of the thread: opens, says so, works until every sender of `jobs` is gone, closes.
+pub(super) fn run(
+    path: &Path,
+    options: &Options,
+    counters: Arc<Counters>,
+    opened: Reply<Title>,
+    mut jobs: mpsc::Receiver<Job>,
+) {
+    let mut worker = match Worker::open(path, options, counters) {
+        Ok(worker) => worker,
+        Err(error) => {
+            let _ = opened.send(Err(error));
+            return;
+        }
+    };
+    let _ = opened.send(Ok(worker.ownership.title().clone()));
+    while let Some(job) = jobs.blocking_recv() {
+        block_on(worker.perform(job));
+    }
+    worker.close();
+}
+
+impl Worker {
+    fn open(path: &Path, options: &Options, counters: Arc<Counters>) -> Result<Self, Error> {
+        let ownership = Ownership::take(path, options.address.as_deref())?;
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(false)
+            .busy_timeout(options.busy_timeout)
+            .disable_statement_logging();
+        let file = path.display().to_string();
+        let mut worker = Self { connection: None, options, counters, file, ownership };
+        let prepared = block_on(worker.prepare());
+        if let Err(error) = prepared {
+            worker.close();
+            return Err(error);
+        }
+        Ok(worker)
+    }
+
+    /// Opens the connection, and looks at the file before anything is written to it.
+    async fn prepare(&mut self) -> Result<(), Error> {
+        let file = self.file.clone();
+        let connection = self.connection().await?;
+        check_file(connection, &file).await?;
+        // Only now: the switch to WAL, which the file remembers, is the first write.
+        let mode = query("PRAGMA journal_mode = WAL").fetch_one(&mut *connection).await;
+        let mode = mode.and_then(|row| row.try_get::<String, _>(0)).map_err(|error| unwritten(&file, &error))?;
+        if mode != "wal" {
+            return Err(Error::Unavailable(format!(
+                "{file}: the file system allows no write-ahead log (got {mode:?})"
+            )));
+        }
+        MIGRATIONS.run(connection).await.map_err(|error| migration(&file, &error))?;
+        // SQLite has opened the file by its name: make sure that it was the locked one.
+        self.ownership.title().check()
+    }
+
+    /// The connection, opened anew if it was given up.
+    async fn connection(&mut self) -> Result<&mut SqliteConnection, Error> {
+        if self.connection.is_none() {
+            let opened = self.options.connect().await;
+            self.connection = Some(opened.map_err(|error| unwritten(&self.file, &error))?);
+        }
+        Ok(self.connection.as_mut().expect("opened above"))
+    }
+
+    fn close(mut self) {
+        // The ownership outlives the connection: closing the locked file first would drop SQLite's locks under it.
+        if let Some(connection) = self.connection.take()
+            && let Err(error) = block_on(connection.close())
+        {
+            tracing::warn!(path = self.file, %error, "closing the store failed");
+        }
+    }
+
+    async fn perform(&mut self, job: Job) {
+        // An answer that nobody waits for any more is no error: the asker looks the outcome up.
+        match job {
+            Job::Load { cluster, shard_count, reply } => {
+                let _ = reply.send(self.load(&cluster, shard_count).await);
+            }
+            Job::Commit { write, reply } => {
+                let written = self.commit(&write).await;
+                match &written {
+                    Ok(rows) => self.counters.committed(*rows, write.bytes()),
+                    Err(_) => Counters::add(&self.counters.refused, 1),
+                }
+                let _ = reply.send(written.map(drop));
+            }
+            Job::Outcome { tag, reply } => {
+                let _ = reply.send(self.outcome(tag).await);
+            }
+            Job::Sql { sql, reply } => {
+                let _ = reply.send(self.execute(sql).await);
+            }
+        }
+    }
+
+    async fn load(&mut self, cluster: &ClusterName, shard_count: ShardCount) -> Result<ClusterState, Error> {
+        self.ownership.title().check()?;
+        let file = self.file.clone();
+        let connection = self.connection().await?;
+        raw_sql("BEGIN").execute(&mut *connection).await.map_err(|error| unwritten(&file, &error))?;
+        let state = rows::read_state(connection, &file, cluster, shard_count).await;
+        self.roll_back().await;
+        state
+    }
+
+    async fn outcome(&mut self, tag: u128) -> Result<bool, Error> {
+        self.ownership.title().check()?;
+        let place = format!("{}, table head", self.file);
+        let row = query("SELECT tag FROM head WHERE id = 1").fetch_optional(self.connection().await?).await;
+        let Some(row) = row.map_err(|error| unwritten(&place, &error))? else { return Ok(false) };
+        let stored: &[u8] = row.try_get("tag").map_err(|error| unwritten(&place, &error))?;
+        Ok(stored == tag.to_be_bytes())
+    }
+
+    /// Answers how many rows were written.
+    async fn commit(&mut self, write: &Write) -> Result<u64, Error> {
+        // A file that was deleted would take the write and lose it.
+        self.ownership.title().check()?;
+        let file = self.file.clone();
+        let connection = self.connection().await?;
+        // Immediate: a transaction that read first would be refused at once when it wants to write beside another writer.
+        raw_sql("BEGIN IMMEDIATE").execute(&mut *connection).await.map_err(|error| unwritten(&file, &error))?;
+        let rows = match write_rows(connection, &file, write).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.roll_back().await;
+                return Err(error);
+            }
+        };
+        if let Err(error) = raw_sql("COMMIT").execute(connection).await {
+            let rolled_back = self.roll_back().await;
+            return Err(at_commit(&file, &error, rolled_back));
+        }
+        Ok(rows)
+    }
+
+    /// Ends an open transaction, and makes sure that none is open; otherwise gives the connection up, which ends it too.
+    /// Answers whether there was one to roll back.
+    async fn roll_back(&mut self) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        let ended = raw_sql("ROLLBACK").execute(&mut *connection).await.is_ok();
+        if !ended {
+            // Either SQLite had rolled back by itself, or it is in trouble: only without a transaction can one begin.
+            let probe = raw_sql("BEGIN").execute(&mut *connection).await.is_ok()
+                && raw_sql("ROLLBACK").execute(&mut *connection).await.is_ok();
+            if !probe && let Some(connection) = self.connection.take() {
+                let _ = connection.close().await;
+            }
+        }
+        ended
+    }
+
+    async fn execute(&mut self, sql: String) -> Result<(), Error> {
+        let file = self.file.clone();
+        let done = raw_sql(AssertSqlSafe(sql)).execute(self.connection().await?).await;
+        done.map(drop).map_err(|error| unwritten(&file, &error))
+    }
+}
+
+/// Writes everything inside the open transaction, the condition first.
+async fn write_rows(connection: &mut SqliteConnection, file: &str, write: &Write) -> Result<u64, Error> {
+    let place = format!("{file}, table head");
+    let head = rows::write_head(connection, write).await.map_err(|error| unwritten(&place, &error))?;
+    if head == 0 {
+        let row = query("SELECT revision FROM head WHERE id = 1").fetch_optional(connection).await;
+        let row = row.map_err(|error| unwritten(&place, &error))?;
+        let found = row.map_or(Ok(0), |row| row.try_get::<i64, _>("revision"));
+        let found = found.map_err(|error| unwritten(&place, &error))?;
+        return Err(Error::Conflict { expected: write.expected, found: Revision(u64::try_from(found).unwrap_or(0)) });
+    }
+    let changed = rows::write_changes(connection, write).await;
+    Ok(head + changed.map_err(|(table, error)| unwritten(&format!("{file}, {table}"), &error))?)
+}
+
+/// Refuses, without writing, a file that is not ours, is damaged, or was written by a newer build.
+async fn check_file(connection: &mut SqliteConnection, file: &str) -> Result<(), Error> {
+    let wrong = |error: sqlx::Error| unwritten(file, &error);
+    // What sqlx lays down before the first migration does not make the file somebody else's.
+    const FACTS: &str = "SELECT \
+        (SELECT application_id FROM pragma_application_id) AS application, \
+        (SELECT page_count FROM pragma_page_count) AS pages, \
+        (SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' AND name <> '_sqlx_migrations') AS objects, \
+        (SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations') AS migrated";
+    let facts = query(FACTS).fetch_one(&mut *connection).await.map_err(wrong)?;
+    let fact = |name: &str| facts.try_get::<i64, _>(name).map_err(wrong);
+    if fact("application")? != APPLICATION_ID && (fact("application")? != 0 || fact("objects")? > 0) {
+        return Err(Error::Incompatible(format!("{file} is a SQLite database, but no store of a shard-manager")));
+    }
+    if fact("pages")? <= CHECKED_PAGES {
+        // The structure only: a value that breaks a constraint is found by loading it, which names the row.
+        raw_sql("PRAGMA ignore_check_constraints = ON").execute(&mut *connection).await.map_err(wrong)?;
+        let verdict = query("PRAGMA quick_check(1)").fetch_one(&mut *connection).await.map_err(wrong)?;
+        raw_sql("PRAGMA ignore_check_constraints = OFF").execute(&mut *connection).await.map_err(wrong)?;
+        let verdict: String = verdict.try_get(0).map_err(wrong)?;
+        if verdict != "ok" {
+            return Err(Error::Corrupt { place: file.to_owned(), what: verdict });
+        }
+    }
+    if fact("migrated")? > 0 {
+        let newest = query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(connection).await;
+        let newest: i64 = newest.map_err(wrong)?.try_get(0).map_err(wrong)?;
+        let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+        if newest > known {
+            return Err(Error::Incompatible(format!(
+                "{file} has schema version {newest}, this build knows up to {known}: use a newer build"
+            )));
+        }
+    }
+    Ok(())
+}

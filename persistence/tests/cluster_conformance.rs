@@ -1,0 +1,66 @@
+//! The conformance suite of cluster stores, on every backend that is built in.
+
+#![allow(missing_docs, reason = "a test binary has no public items; the lint sees those that macros make")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use async_trait::async_trait;
+use leasehold_persistence::cluster::{Error, MemoryClusterStore};
+use leasehold_persistence::conformance::cluster::{Fixture, Opened};
+use std::sync::Arc;
+
+mod memory {
+    use super::*;
+
+    /// One store; every opening is another process's handle.
+    #[derive(Default)]
+    struct Memory(MemoryClusterStore);
+
+    #[async_trait]
+    impl Fixture for Memory {
+        async fn open(&self) -> Result<Opened, Error> {
+            let store = self.0.another();
+            store.take_over()?;
+            let counters = store.counters();
+            let before = counters.read();
+            let counts = move || since(counters.read(), before);
+            Ok(Opened { store: Arc::new(store), counts: Box::new(counts) })
+        }
+    }
+
+    fn since(
+        now: leasehold_persistence::cluster::Counts,
+        before: leasehold_persistence::cluster::Counts,
+    ) -> leasehold_persistence::cluster::Counts {
+        leasehold_persistence::cluster::Counts {
+            loads: now.loads - before.loads,
+            commits: now.commits - before.commits,
+            refused: now.refused - before.refused,
+            outcomes: now.outcomes - before.outcomes,
+            confirmations: now.confirmations - before.confirmations,
+            rows: now.rows - before.rows,
+            bytes: now.bytes - before.bytes,
+        }
+    }
+
+    leasehold_persistence::cluster_store_conformance!(Memory::default());
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use super::*;
+    use leasehold_persistence::cluster::SqliteClusterStore;
+    use tempfile::TempDir;
+
+    struct Sqlite(TempDir);
+
+    #[async_trait]
+    impl Fixture for Sqlite {
+        async fn open(&self) -> Result<Opened, Error> {
+            let store = SqliteClusterStore::open(self.0.path().join("manager.db")).await?;
+            let counters = store.counters();
+            Ok(Opened { store: Arc::new(store), counts: Box::new(move || counters.read()) })
+        }
+    }
+
+    leasehold_persistence::cluster_store_conformance!(Sqlite(tempfile::tempdir().unwrap()));
+}
