@@ -3,10 +3,11 @@
 use crate::Configuration;
 use crate::key::Key;
 use crate::keys;
-use crate::kind::{self, StorageUrl, show_bytes, show_duration};
+use crate::kind::{self, StorageUrl, show_duration};
 use crate::reader::Reader;
-use crate::sections::{Lease, Limits, Listen, Log};
+use crate::sections::{Lease, Limits, Listen, Log, preset};
 use crate::show::ShownValue;
+use leasehold_model::lease::Profile;
 use leasehold_model::message::Weight;
 use leasehold_model::{Address, ClusterName, ExecutorName, InvalidValue, ShardCount};
 use std::net::SocketAddr;
@@ -90,8 +91,6 @@ pub struct Agents {
     pub max_in_memory: usize,
     /// Invocations that wait for one agent.
     pub queue: usize,
-    /// The largest argument or answer, in bytes.
-    pub max_payload: usize,
 }
 
 /// `[oplog]`.
@@ -101,12 +100,17 @@ pub struct Oplog {
     pub url: StorageUrl,
     /// After how many entries the whole state is written.
     pub snapshot_every: u32,
-    /// How long a locked oplog file is waited for before the store steps around it.
+    /// How long the lock may be held without a commit before its holder counts as frozen and is stepped around.
     pub step_around_after: Duration,
 }
 
-/// What stands around a payload in a message.
-const BYTES_AROUND_A_PAYLOAD: usize = 4096;
+/// Well below a lease, so that a frozen writer does not cost its shards' next owner one.
+const fn step_around_after(profile: Profile) -> Duration {
+    match profile {
+        Profile::Wan | Profile::Lan => Duration::from_secs(1),
+        Profile::Fast => Duration::from_millis(500),
+    }
+}
 
 pub(crate) fn shard_count(text: &str) -> Option<ShardCount> {
     ShardCount::new(text.parse().ok()?).ok()
@@ -126,23 +130,22 @@ impl Configuration for ExecutorConfig {
         let lease = Lease::read(reader);
         let listen = Listen::read(reader, &keys::EXECUTOR_GRPC, &keys::EXECUTOR_HTTP);
         let executor = read_identity(reader, &lease, &listen);
-        let agents = Agents {
-            max_in_memory: reader.whole(&keys::AGENTS_IN_MEMORY),
-            queue: reader.whole(&keys::AGENTS_QUEUE),
-            max_payload: reader.bytes(&keys::MAX_PAYLOAD),
-        };
+        let agents =
+            Agents { max_in_memory: reader.whole(&keys::AGENTS_IN_MEMORY), queue: reader.whole(&keys::AGENTS_QUEUE) };
         let oplog = Oplog {
             url: reader.storage(&keys::OPLOG_URL),
             snapshot_every: reader.whole(&keys::SNAPSHOT_EVERY),
-            step_around_after: reader.duration(&keys::STEP_AROUND_AFTER),
+            step_around_after: preset(
+                reader,
+                &keys::STEP_AROUND_AFTER,
+                lease.profile,
+                step_around_after(lease.profile),
+            ),
         };
         if oplog.url == StorageUrl::Memory {
             reader.warnings.push("oplog.url is memory: agents' state is forgotten when the process ends".into());
         }
         let limits = Limits::read(reader);
-        let payload = show_bytes(agents.max_payload as u64);
-        let sum = format!("agents.max_payload of {payload} + {BYTES_AROUND_A_PAYLOAD}");
-        limits.must_hold(reader, agents.max_payload + BYTES_AROUND_A_PAYLOAD, &sum);
         Self { cluster, shard_count: expected, executor, lease, listen, agents, oplog, limits, log: Log::read(reader) }
     }
 

@@ -182,15 +182,8 @@ key!(
     AGENTS_QUEUE,
     "agents.queue",
     Kind::Whole { min: 1, max: 65_536 },
-    "64",
+    "256",
     "How many invocations may wait for one agent. Beyond it they are refused with OVERLOADED."
-);
-key!(
-    MAX_PAYLOAD,
-    "agents.max_payload",
-    Kind::Bytes { min: 1 << 10, max: 512 << 10 },
-    "256KiB",
-    "The largest argument or answer of one invocation."
 );
 key!(
     OPLOG_URL,
@@ -204,36 +197,30 @@ key!(
     SNAPSHOT_EVERY,
     "oplog.snapshot_every",
     Kind::Whole { min: 1, max: 1_000_000 },
-    "1000",
+    "100",
     "After how many entries an agent's whole state is written, so that recovery replays no more than these."
 );
 key!(
     STEP_AROUND_AFTER,
     "oplog.step_around_after",
-    Kind::Duration { min: MS, max: HOUR },
-    "5s",
-    "How long a locked oplog file is waited for before the store steps around it."
+    Kind::Duration { min: Duration::from_millis(50), max: Duration::from_secs(5) },
+    unset "1s, in lease.profile fast 500ms" e.g. "1s",
+    "How long the oplogs' lock may be held without a commit by anybody before its holder counts as frozen and is stepped \
+     around."
 );
 key!(
     CONNECTIONS,
     "limits.connections",
     Kind::Whole { min: 1, max: 1_000_000 },
     "4096",
-    "How many connections may be open at a listener. Beyond it new ones wait to be accepted."
+    "How many connections may be open at a listener. Beyond it a new one is closed."
 );
 key!(
-    MESSAGE_SIZE,
-    "limits.message_size",
-    Kind::Bytes { min: 64 << 10, max: 64 << 20 },
-    "4MiB",
-    "The largest message that is read. On a manager it must hold a set of all shards: 18 bytes a shard and 4KiB."
-);
-key!(
-    QUEUE,
-    "limits.queue",
+    CALLS,
+    "limits.calls",
     Kind::Whole { min: 16, max: 1_000_000 },
     "4096",
-    "How many calls may wait inside the process. Beyond it they are refused with OVERLOADED."
+    "How many calls may be under way at once. Beyond it they are refused with OVERLOADED. Renewals are not counted."
 );
 key!(
     ROUTE_MANAGERS,
@@ -278,8 +265,7 @@ pub(crate) static MANAGER: &[&Key] = &[
     &MANAGER_GRPC,
     &MANAGER_HTTP,
     &CONNECTIONS,
-    &MESSAGE_SIZE,
-    &QUEUE,
+    &CALLS,
     &LOG_FORMAT,
     &LOG_LEVEL,
 ];
@@ -303,29 +289,18 @@ pub(crate) static EXECUTOR: &[&Key] = &[
     &EXECUTOR_HTTP,
     &AGENTS_IN_MEMORY,
     &AGENTS_QUEUE,
-    &MAX_PAYLOAD,
     &OPLOG_URL,
     &SNAPSHOT_EVERY,
     &STEP_AROUND_AFTER,
     &CONNECTIONS,
-    &MESSAGE_SIZE,
-    &QUEUE,
+    &CALLS,
     &LOG_FORMAT,
     &LOG_LEVEL,
 ];
 
 /// Keys of `shard-executor route`, in the order of its sample file.
-pub(crate) static GATEWAY: &[&Key] = &[
-    &ROUTE_MANAGERS,
-    &ROUTE_DEADLINE,
-    &GATEWAY_GRPC,
-    &GATEWAY_HTTP,
-    &CONNECTIONS,
-    &MESSAGE_SIZE,
-    &QUEUE,
-    &LOG_FORMAT,
-    &LOG_LEVEL,
-];
+pub(crate) static GATEWAY: &[&Key] =
+    &[&ROUTE_MANAGERS, &ROUTE_DEADLINE, &GATEWAY_GRPC, &GATEWAY_HTTP, &CONNECTIONS, &CALLS, &LOG_FORMAT, &LOG_LEVEL];
 
 /// Every binary's command and its keys.
 pub(crate) static BINARIES: &[(&str, &[&Key])] =

@@ -23,13 +23,6 @@ pub enum Kind {
         /// The greatest accepted.
         max: u64,
     },
-    /// A size: a whole number of bytes, or of `KiB` or `MiB`.
-    Bytes {
-        /// The least accepted.
-        min: u64,
-        /// The greatest accepted.
-        max: u64,
-    },
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// A name of a cluster, an executor or a zone.
@@ -55,9 +48,6 @@ impl Kind {
                 format!("a duration with its unit, {} to {}", show_duration(*min), show_duration(*max))
             }
             Self::Whole { min, max } => format!("a whole number, {min} to {max}"),
-            Self::Bytes { min, max } => {
-                format!("a size in bytes, KiB or MiB, {} to {}", show_bytes(*min), show_bytes(*max))
-            }
             Self::OneOf(words) => format!("one of {}", words.join(", ")),
             Self::Name => "1 to 128 of letters, digits, '.', '_', '-'".into(),
             Self::Address => "host:port with a port in 1 to 65535".into(),
@@ -77,7 +67,6 @@ impl Kind {
                 format!("[{}]", items.join(", "))
             }
             Self::Duration { .. }
-            | Self::Bytes { .. }
             | Self::OneOf(_)
             | Self::Name
             | Self::Address
@@ -115,16 +104,6 @@ pub(crate) fn duration(text: &str, min: Duration, max: Duration) -> Option<Durat
 
 pub(crate) fn whole(text: &str, min: u64, max: u64) -> Option<u64> {
     text.parse().ok().filter(|number| (min..=max).contains(number))
-}
-
-pub(crate) fn bytes(text: &str, min: u64, max: u64) -> Option<u64> {
-    let (number, unit) = match text {
-        text if text.ends_with("KiB") => (text.strip_suffix("KiB")?, 1 << 10),
-        text if text.ends_with("MiB") => (text.strip_suffix("MiB")?, 1 << 20),
-        text => (text, 1),
-    };
-    let number: u64 = number.trim_end().parse().ok()?;
-    number.checked_mul(unit).filter(|size| (min..=max).contains(size))
 }
 
 pub(crate) fn listen(text: &str) -> Option<SocketAddr> {
@@ -183,16 +162,6 @@ pub fn show_duration(span: Duration) -> String {
     format!("{whole}.{}{unit}", fraction.trim_end_matches('0'))
 }
 
-/// A size as people read it: `4MiB`, `64KiB`, `1000`.
-#[must_use]
-pub fn show_bytes(size: u64) -> String {
-    match size {
-        size if size > 0 && size.is_multiple_of(1 << 20) => format!("{}MiB", size >> 20),
-        size if size > 0 && size.is_multiple_of(1 << 10) => format!("{}KiB", size >> 10),
-        size => size.to_string(),
-    }
-}
-
 /// `text` between quotes, escaped and shortened to what the model shows of a refused value.
 pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", InvalidValue::new("", text, "").value)
@@ -228,16 +197,6 @@ mod tests {
         for (text, ppm) in table {
             assert_eq!(parts_per_million(text), ppm, "{text}");
         }
-    }
-
-    #[test]
-    fn a_size_is_read_with_its_unit_and_never_overflows() {
-        assert_eq!(bytes("4MiB", 0, u64::MAX), Some(4 << 20));
-        assert_eq!(bytes("64 KiB", 0, u64::MAX), Some(64 << 10));
-        assert_eq!(bytes("1000", 0, u64::MAX), Some(1000));
-        assert_eq!(bytes(&format!("{}MiB", u64::MAX), 0, u64::MAX), None);
-        assert_eq!(bytes("4MB", 0, u64::MAX), None);
-        assert_eq!(bytes("5", 6, 7), None);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub use error::{ConfigError, Problem};
 pub use executor::{Agents, ExecutorConfig, Identity, Oplog};
 pub use gateway::{GatewayConfig, Route};
 pub use key::{Default, Key};
-pub use kind::{Kind, StorageUrl, show_bytes, show_duration};
+pub use kind::{Kind, StorageUrl, show_duration};
 pub use manager::{ManagerConfig, Rebalance};
 pub use render::{render_default, render_reference};
 pub use sections::{Lease, Limits, Listen, Log, LogFormat, LogLevel};

@@ -40,11 +40,6 @@ pub struct Rebalance {
     pub max_moves_per_pass: u32,
 }
 
-/// A shard and its epoch on the wire: two fields of a nested message, each at its longest.
-const BYTES_PER_SHARD: usize = 18;
-/// What else stands in a message with a set.
-const BYTES_AROUND_A_SET: usize = 4096;
-
 impl Configuration for ManagerConfig {
     const BINARY: &'static str = "shard-manager";
 
@@ -64,9 +59,6 @@ impl Configuration for ManagerConfig {
         }
         let listen = Listen::read(reader, &keys::MANAGER_GRPC, &keys::MANAGER_HTTP);
         let limits = Limits::read(reader);
-        let needed = shard_count.get() as usize * BYTES_PER_SHARD + BYTES_AROUND_A_SET;
-        let sum = format!("a set of {shard_count} shards × {BYTES_PER_SHARD} + {BYTES_AROUND_A_SET}");
-        limits.must_hold(reader, needed, &sum);
         Self { cluster, shard_count, lease, rebalance, store, listen, limits, log: Log::read(reader) }
     }
 

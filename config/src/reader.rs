@@ -83,11 +83,6 @@ impl Reader {
         self.optional(key, |text| T::try_from(kind::whole(text, min, max)?).ok())
     }
 
-    pub fn bytes(&mut self, key: &'static Key) -> usize {
-        let Kind::Bytes { min, max } = key.kind else { panic!("{} is not a size", key.path) };
-        self.value(key, |text| usize::try_from(kind::bytes(text, min, max)?).ok())
-    }
-
     pub fn listen(&mut self, key: &'static Key) -> SocketAddr {
         self.value(key, kind::listen)
     }

@@ -39,7 +39,7 @@ impl Lease {
 }
 
 /// The value of `key`, or the profile's.
-fn preset(reader: &mut Reader, key: &'static Key, profile: Profile, of_profile: Duration) -> Duration {
+pub(crate) fn preset(reader: &mut Reader, key: &'static Key, profile: Profile, of_profile: Duration) -> Duration {
     let set = reader.optional_duration(key);
     reader.show_unset(key, show_duration(of_profile), format!("profile {profile}"));
     set.unwrap_or(of_profile)
@@ -96,28 +96,14 @@ impl Listen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections open at a listener.
-    pub connections: usize,
-    /// The largest message that is read, in bytes.
-    pub message_size: usize,
-    /// Calls that wait inside the process.
-    pub queue: usize,
+    pub connections: u32,
+    /// Calls under way at once.
+    pub calls: u32,
 }
 
 impl Limits {
     pub(crate) fn read(reader: &mut Reader) -> Self {
-        Self {
-            connections: reader.whole(&keys::CONNECTIONS),
-            message_size: reader.bytes(&keys::MESSAGE_SIZE),
-            queue: reader.whole(&keys::QUEUE),
-        }
-    }
-
-    /// Refuses a message limit that cannot hold `needed` bytes; `sum` says how they come together.
-    pub(crate) fn must_hold(&self, reader: &mut Reader, needed: usize, sum: &str) {
-        if self.message_size < needed {
-            let arithmetic = format!("{} bytes cannot hold {sum} = {needed} bytes", self.message_size);
-            reader.contradiction(&keys::MESSAGE_SIZE, arithmetic);
-        }
+        Self { connections: reader.whole(&keys::CONNECTIONS), calls: reader.whole(&keys::CALLS) }
     }
 }
 

@@ -230,20 +230,23 @@ fn a_settling_time_above_ten_seconds_is_refused() {
 }
 
 #[test]
-fn values_that_contradict_each_other_are_refused_with_the_sum() {
-    let refused = refusal::<ManagerConfig>(&flags(&["cluster.shard_count=65536", "limits.message_size=1MiB"]));
-    assert!(
-        refused.ends_with("1048576 bytes cannot hold a set of 65536 shards × 18 + 4096 = 1183744 bytes"),
-        "{refused}"
-    );
-    let refused = refusal::<ExecutorConfig>(&flags(&["agents.max_payload=64KiB", "limits.message_size=64KiB"]));
-    assert!(refused.ends_with("65536 bytes cannot hold agents.max_payload of 64KiB + 4096 = 69632 bytes"), "{refused}");
+fn two_listeners_on_one_port_are_refused() {
     for listen in ["listen.http=127.0.0.1:7490", "listen.http=0.0.0.0:7490"] {
         let refused = refusal::<GatewayConfig>(&flags(&[listen]));
         assert!(refused.contains("are one port"), "{refused}");
     }
     load::<GatewayConfig>(&flags(&["listen.http=127.0.0.1:0", "listen.grpc=127.0.0.1:0"])).unwrap();
     load::<GatewayConfig>(&flags(&["listen.http=127.0.0.2:7490"])).unwrap();
+}
+
+#[test]
+fn a_frozen_writer_is_stepped_around_sooner_in_profile_fast() {
+    for (profile, expected) in [("wan", 1000), ("lan", 1000), ("fast", 500)] {
+        let loaded = load::<ExecutorConfig>(&flags(&[&format!("lease.profile={profile}")])).unwrap();
+        assert_eq!(loaded.config.oplog.step_around_after, Duration::from_millis(expected));
+    }
+    let loaded = load::<ExecutorConfig>(&flags(&["lease.profile=fast", "oplog.step_around_after=70ms"])).unwrap();
+    assert_eq!(loaded.config.oplog.step_around_after, Duration::from_millis(70));
 }
 
 #[test]
@@ -357,7 +360,7 @@ fn accepted_text(kind: Kind, g: &mut Gen) -> String {
             let [min, max] = [min, max].map(|span| u64::try_from(span.as_millis()).unwrap());
             format!("{}ms", within(min, max, g))
         }
-        Kind::Whole { min, max } | Kind::Bytes { min, max } => within(min, max, g).to_string(),
+        Kind::Whole { min, max } => within(min, max, g).to_string(),
         Kind::OneOf(words) => (*g.choose(words).unwrap()).to_owned(),
         Kind::Name => format!("n{}.x-{}", u64::arbitrary(g), u8::arbitrary(g)),
         Kind::Address | Kind::Listen => format!("127.0.0.1:{}", within(1, 65_535, g)),
