@@ -7,7 +7,7 @@ use crate::message::{Owner, ShardTotals, Weight};
 use crate::set::Holdings;
 use crate::time::Ttl;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Who has a shard.
@@ -245,9 +245,11 @@ impl ClusterState {
     /// The first broken invariant, with ids and numbers.
     pub fn check(&self) -> Result<(), Broken> {
         let broken = |invariant, evidence| Err(Broken { invariant, evidence });
+        // One hash for each shard instead of a descent: this runs on every write.
+        let registered: HashSet<ExecutorId> = self.executors.keys().copied().collect();
         for (shard, row) in self.shards() {
             if let Some(executor) = row.state.executor() {
-                if !self.executors.contains_key(&executor) {
+                if !registered.contains(&executor) {
                     return broken("a shard's executor is registered", format!("shard {shard}: {executor}"));
                 }
                 if row.epoch == ShardEpoch::NEVER_OWNED {
