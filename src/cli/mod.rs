@@ -4,11 +4,14 @@
 //! Answers go to standard output through [`say`] and [`show`], everything else (logs, progress, complaints) to standard error,
 //! so that a program reading the output reads nothing but the answer.
 
+pub mod checkpoint;
 pub mod config;
 pub mod executor;
 pub mod manager;
 mod output;
 mod process;
+pub mod target;
+pub mod words;
 
 pub use output::{say, show, table};
 pub use process::{LogFormat, LogOptions, QUIET, Signal, Signals, abort_on_panic, init_logging};

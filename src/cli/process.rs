@@ -1,6 +1,7 @@
 //! What a process sets up once: logs, the panic hook, signals.
 
 use super::{Exit, Failure};
+use leasehold_config::{Log, LogLevel};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use tokio::signal::unix::{self, SignalKind};
@@ -9,41 +10,43 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt as logs};
 
+/// What is logged, and how, where the command line overrides the configuration. Log lines go to standard error.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LogOptions {
+    /// What to log, overall or by target: `warn`, `info,leasehold=debug`
+    #[arg(long = "log", value_name = "FILTER", env = "LEASEHOLD_LOG", global = true)]
+    pub filter: Option<String>,
+    /// How log lines look
+    #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT", global = true)]
+    pub log_format: Option<LogFormat>,
+}
+
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people.
-    #[default]
+    /// For people
     Text,
-    /// One JSON object per line.
+    /// One JSON object per line
     Json,
 }
 
-/// What is logged, and how. Log lines go to standard error.
-#[derive(Debug, Clone, clap::Args)]
-pub struct LogOptions {
-    /// What to log: `warn`, or by target: `info,leasehold=debug`
-    #[arg(long = "log", value_name = "FILTER", env = "LEASEHOLD_LOG", default_value = "info", global = true)]
-    pub filter: String,
-    /// How log lines look
-    #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT", default_value = "text", global = true)]
-    pub log_format: LogFormat,
-}
+/// What commands log that do one thing and end.
+pub const QUIET: Log = Log { format: leasehold_config::LogFormat::Text, level: LogLevel::Warn };
 
-/// Starts logging for the whole process. Call it once.
+/// Starts logging for the whole process: as `options` say, otherwise as `configured`. Call it once.
 ///
 /// # Errors
 /// Exit code 64 when the filter cannot be read, 1 when logging was started before.
-pub fn init_logging(options: &LogOptions) -> Result<(), Failure> {
-    let filter: Targets = options
-        .filter
-        .parse()
-        .map_err(|error| Failure::new(Exit::Usage, format!("--log {:?}: {error}", options.filter)))?;
-    let layer = logs::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-    let layer = match options.log_format {
-        LogFormat::Text => layer.boxed(),
-        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+pub fn init_logging(options: &LogOptions, configured: Log) -> Result<(), Failure> {
+    let filter = options.filter.as_deref().unwrap_or(configured.level.as_str());
+    let filter: Targets =
+        filter.parse().map_err(|error| Failure::new(Exit::Usage, format!("--log {filter:?}: {error}")))?;
+    let json = match (options.log_format, configured.format) {
+        (Some(format), _) => format == LogFormat::Json,
+        (None, format) => format == leasehold_config::LogFormat::Json,
     };
+    let layer = logs::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    let layer = if json { layer.json().flatten_event(true).boxed() } else { layer.boxed() };
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))
         .try_init()
