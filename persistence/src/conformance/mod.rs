@@ -1,3 +1,4 @@
 //! What every backend of a store trait must do, as tests that run unchanged on each of them.
 
 pub mod cluster;
+pub mod oplog;

@@ -1,0 +1,72 @@
+//! The conformance suite of oplog stores, on every backend that is built in.
+
+#![allow(missing_docs, reason = "a test binary has no public items; the lint sees those that macros make")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use async_trait::async_trait;
+use leasehold_persistence::conformance::oplog::Fixture;
+use leasehold_persistence::oplog::{Gate, OplogStore};
+use std::sync::Arc;
+
+mod memory {
+    use super::*;
+    use leasehold_persistence::oplog::MemoryOplogStore;
+    use leasehold_persistence::oplog::memory::{Call, Fault};
+
+    #[derive(Default)]
+    struct Memory(MemoryOplogStore);
+
+    #[async_trait]
+    impl Fixture for Memory {
+        async fn open(&self) -> Arc<dyn OplogStore> {
+            Arc::new(self.0.handle())
+        }
+
+        async fn open_held(&self, gate: Gate) -> Arc<dyn OplogStore> {
+            let handle = self.0.handle();
+            handle.script(Call::Append, Fault::HoldBefore(gate));
+            Arc::new(handle)
+        }
+    }
+
+    leasehold_persistence::oplog_store_conformance!(Memory::default());
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use super::*;
+    use leasehold_persistence::oplog::SqliteOplogStore;
+    use leasehold_persistence::oplog::sqlite::{Point, Settings};
+    use std::time::Duration;
+    use tempfile::TempDir;
+
+    struct Sqlite(TempDir);
+
+    impl Sqlite {
+        async fn with(&self, settings: Settings) -> Arc<dyn OplogStore> {
+            Arc::new(SqliteOplogStore::open_with(self.0.path(), settings).await.unwrap())
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for Sqlite {
+        async fn open(&self) -> Arc<dyn OplogStore> {
+            self.with(Settings { step_around_after: Duration::from_millis(300), ..Settings::default() }).await
+        }
+
+        /// Held inside its transaction, with SQLite's write lock.
+        async fn open_held(&self, gate: Gate) -> Arc<dyn OplogStore> {
+            let probe = move |point| {
+                let gate = gate.clone();
+                Box::pin(async move {
+                    if point == Point::Written {
+                        gate.pass().await;
+                    }
+                }) as futures::future::BoxFuture<'static, ()>
+            };
+            self.with(Settings { probe: Some(Arc::new(probe)), ..Settings::default() }).await
+        }
+    }
+
+    leasehold_persistence::oplog_store_conformance!(Sqlite(TempDir::new().unwrap()));
+}
