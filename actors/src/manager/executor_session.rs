@@ -132,10 +132,6 @@ impl ExecutorSession {
 
 impl Actor for ExecutorSession {
     type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(64);
-    }
 }
 
 impl Handler<Deliver> for ExecutorSession {

@@ -9,7 +9,7 @@ use super::executor_session::{Close, Deliver, Delivered, ExecutorSession, PushAn
 use super::handle::ExecutorLinks;
 use super::metrics::ManagerMetrics;
 use super::persistence::{Commit, CommitEnded, Compact, ConfirmLeadership, Confirmed, Persistence, Quiesce};
-use super::{LEADER_MAILBOX, Settings};
+use super::{Settings, roomy};
 use crate::clock::SharedClock;
 use crate::lease_key::key_hash;
 use actix::prelude::*;
@@ -28,6 +28,9 @@ use tokio::time::timeout;
 
 /// How long the process at a registering address may take to say who it is (R35).
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Mailbox of an `ExecutorSession`: only the `Leader` sends to it, by `do_send`, and a newer set replaces an older one.
+const SESSION_MAILBOX: usize = 64;
 
 /// Where the answer to a registration or a renewal goes.
 pub type GrantReply = oneshot::Sender<Result<Grant, CallError>>;
@@ -227,7 +230,7 @@ impl Leader {
         let link = self.links.link(address);
         let leader = ctx.address().recipient();
         let session = ExecutorSession::new(executor, link, self.push_deadline, leader, self.metrics.clone());
-        self.sessions.insert(executor, session.start());
+        self.sessions.insert(executor, roomy(SESSION_MAILBOX, session));
     }
 
     fn arm(&mut self, at: Tick, ctx: &mut Context<Self>) {
@@ -327,7 +330,6 @@ impl Actor for Leader {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(LEADER_MAILBOX);
         self.metrics.leads(true);
         let takeover = std::mem::take(&mut self.takeover);
         self.perform(takeover, ctx);

@@ -17,7 +17,7 @@ pub use metrics::ManagerMetrics;
 pub use persistence::Persistence;
 
 use crate::clock::SharedClock;
-use actix::Actor;
+use actix::{Actor, Addr, AsyncContext, Context};
 use leasehold_model::leader as core;
 use leasehold_model::{ClusterName, ManagerId, ShardCount};
 use leasehold_persistence::ClusterStore;
@@ -81,9 +81,17 @@ pub async fn start(
         executors = state.executors().len(),
         "took over the store"
     );
-    let persistence =
-        Persistence::new(store, Arc::clone(&state), settings.store_patience, with.metrics.clone()).start();
+    let persistence = Persistence::new(store, Arc::clone(&state), settings.store_patience, with.metrics.clone());
+    let persistence = roomy(LEADER_MAILBOX, persistence);
     let (actor, published, ended) = Leader::new(settings, manager, state, persistence, with);
-    let handle = ManagerHandle::new(actor.start(), published);
+    let handle = ManagerHandle::new(roomy(LEADER_MAILBOX, actor), published);
     Ok(Running { handle, ended })
+}
+
+/// Starts an actor whose mailbox has `capacity` from its first message on; set in `started` it would come too late.
+fn roomy<A: Actor<Context = Context<A>>>(capacity: usize, actor: A) -> Addr<A> {
+    A::create(|ctx| {
+        ctx.set_mailbox_capacity(capacity);
+        actor
+    })
 }

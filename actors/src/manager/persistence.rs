@@ -231,10 +231,6 @@ where
 
 impl Actor for Persistence {
     type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(super::LEADER_MAILBOX);
-    }
 }
 
 impl Handler<Commit> for Persistence {
