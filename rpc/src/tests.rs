@@ -1,1 +1,9 @@
+//! What needs the generated types: decoding, round trips, golden bytes, peers that misbehave.
 
+mod decoders;
+mod golden;
+mod hostile;
+mod make;
+mod properties;
+mod rogue;
+mod samples;
