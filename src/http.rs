@@ -73,7 +73,7 @@ pub(crate) async fn serve(
     let signal = async move {
         shutdown.await;
         // The receiver is gone only when serving has ended by itself.
-        drop(ended.send(()));
+        ended.send(()).ok();
     };
     let serving = axum::serve(Bounded { listener, permits }, routes).with_graceful_shutdown(signal);
     let patience = async {

@@ -7,9 +7,11 @@
 pub mod checkpoint;
 pub mod config;
 pub mod executor;
+pub mod load;
 pub mod manager;
 mod output;
 mod process;
+pub mod summary;
 pub mod target;
 pub mod words;
 
