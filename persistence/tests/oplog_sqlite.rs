@@ -1,0 +1,312 @@
+//! What goes wrong with files and rows, and what grouping is worth.
+
+#![cfg(feature = "sqlite")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
+use leasehold_persistence::oplog::sqlite::{Settings, verify};
+use leasehold_persistence::oplog::{
+    Append, EntryIndex, EntryKind, Error, NewEntry, OplogStore, SqliteOplogStore, Writer,
+};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::{Instant, timeout};
+
+const SHARD: ShardId = ShardId(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn agent(key: impl std::fmt::Display) -> AgentId {
+    AgentId::new(format!("counter/{key}")).unwrap()
+}
+
+fn writer(epoch: u64) -> Writer {
+    Writer { epoch: ShardEpoch::owned(epoch).unwrap(), executor: ExecutorId::from_u128(u128::from(epoch)) }
+}
+
+fn append(agent: &AgentId, expected: u64, size: usize) -> Append {
+    let entries = vec![NewEntry { kind: EntryKind::Invocation, key: None, body: vec![1; size] }];
+    Append { agent: agent.clone(), writer: writer(5), expected: EntryIndex(expected), entries }
+}
+
+/// A store with one oplog of three entries.
+async fn store(folder: &Path, settings: Settings) -> SqliteOplogStore {
+    let store = SqliteOplogStore::open_with(folder, settings).await.unwrap();
+    assert!(store.claim(&agent("a"), SHARD, writer(5)).await.is_ok());
+    for index in 1..=3 {
+        assert_eq!(store.append(append(&agent("a"), index, 10)).await, Ok(EntryIndex(index + 1)));
+    }
+    store
+}
+
+/// A program of somebody else's on the database.
+async fn foreign(folder: &Path) -> SqliteConnection {
+    SqliteConnectOptions::new().filename(folder.join("gen-000001.db")).connect().await.unwrap()
+}
+
+async fn meddle(folder: &Path, sql: &'static str) {
+    let mut connection = foreign(folder).await;
+    sqlx::query("PRAGMA ignore_check_constraints = ON").execute(&mut connection).await.unwrap();
+    sqlx::query(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_reopening() {
+    let folder = TempDir::new().unwrap();
+    drop(store(folder.path(), Settings::default()).await);
+    let again = SqliteOplogStore::open(folder.path()).await.unwrap();
+    assert_eq!(again.read(&agent("a"), writer(5), EntryIndex(1), 10).await.unwrap().len(), 3);
+    let report = verify(folder.path()).await.unwrap();
+    assert_eq!((report.generation, report.oplogs, report.entries, report.greatest_epoch), (1, 1, 3, 5));
+    assert!(report.holds(), "{report:?}");
+}
+
+/// Case 26: a full disk refuses what does not fit, and nothing else.
+#[tokio::test]
+async fn a_full_disk_refuses_the_large_append_and_keeps_the_small_ones() {
+    let folder = TempDir::new().unwrap();
+    let store = Arc::new(store(folder.path(), Settings { max_pages: Some(60), ..Settings::default() }).await);
+    for number in 0..8 {
+        assert!(store.claim(&agent(number), SHARD, writer(5)).await.is_ok());
+    }
+    let calls = (0..8).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let size = if number == 3 { 1 << 20 } else { 100 };
+            store.append(append(&agent(number), 1, size)).await
+        })
+    });
+    for (number, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
+        match call.await.unwrap() {
+            Err(Error::Unavailable(what)) if number == 3 => {
+                assert!(what.contains("gen-000001.db") && what.contains("full"), "{what}");
+            }
+            outcome => assert_eq!((number != 3, outcome), (true, Ok(EntryIndex(2)))),
+        }
+    }
+    assert_eq!(store.append(append(&agent(3), 1, 100)).await, Ok(EntryIndex(2)), "nothing of it was written");
+    assert!(verify(folder.path()).await.unwrap().holds());
+}
+
+/// Case 45: whoever holds the lock for longer than it is waited for is stepped around.
+#[tokio::test]
+async fn a_foreign_lock_is_waited_for_and_then_stepped_around() {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings { step_around_after: Duration::from_millis(300), ..Settings::default() };
+    let store = store(folder.path(), settings).await;
+    let mut other = foreign(folder.path()).await;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let began = Instant::now();
+    let outcome = timeout(PATIENCE, store.append(append(&agent("a"), 4, 10))).await.unwrap();
+    assert_eq!(outcome, Ok(EntryIndex(5)));
+    assert!(began.elapsed() >= Duration::from_millis(300), "it was not waited for");
+    assert_eq!(verify(folder.path()).await.unwrap().generation, 2);
+    sqlx::query("COMMIT").execute(&mut other).await.unwrap();
+    assert_eq!(store.read(&agent("a"), writer(5), EntryIndex(1), 10).await.unwrap().len(), 4);
+}
+
+/// Case 45.
+#[tokio::test]
+async fn a_lock_that_may_not_be_stepped_around_yet_is_unavailable_and_nothing_is_written() {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings { give_up_after: Duration::from_millis(300), ..Settings::default() };
+    let store = store(folder.path(), settings).await;
+    let mut other = foreign(folder.path()).await;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let outcome = timeout(PATIENCE, store.append(append(&agent("a"), 4, 10))).await.unwrap();
+    assert!(matches!(&outcome, Err(Error::Unavailable(what)) if what.contains("locked")), "{outcome:?}");
+    assert!(store.read(&agent("a"), writer(5), EntryIndex(1), 10).await.is_ok(), "reads go on");
+    sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    assert_eq!(store.append(append(&agent("a"), 4, 10)).await, Ok(EntryIndex(5)));
+}
+
+/// Nobody is taken for frozen while commits are seen, however busy the lock is.
+#[tokio::test]
+async fn a_busy_lock_under_which_commits_land_is_not_stepped_around() {
+    let folder = TempDir::new().unwrap();
+    let settings = || Settings { step_around_after: Duration::from_millis(400), ..Settings::default() };
+    let ours = Arc::new(store(folder.path(), settings()).await);
+    let mut other = foreign(folder.path()).await;
+    sqlx::query("CREATE TABLE foreign_rows (n INTEGER)").execute(&mut other).await.unwrap();
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let waiting = tokio::spawn({
+        let ours = Arc::clone(&ours);
+        async move { ours.append(append(&agent("a"), 4, 10)).await }
+    });
+    let until = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < until {
+        sqlx::query("INSERT INTO foreign_rows VALUES (1)").execute(&mut other).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // In one call, so that the lock is hardly ever free.
+        sqlx::raw_sql("COMMIT; BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    }
+    sqlx::query("COMMIT").execute(&mut other).await.unwrap();
+    assert_eq!(timeout(PATIENCE, waiting).await.unwrap().unwrap(), Ok(EntryIndex(5)));
+    assert_eq!(verify(folder.path()).await.unwrap().generation, 1);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("gen-000001.db"), "nonsense ".repeat(1000)).unwrap();
+    let error = SqliteOplogStore::open(folder.path()).await.unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { place, .. } if place.ends_with("gen-000001.db")), "{error}");
+    let error = verify(folder.path()).await.unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { place, .. } if place.ends_with("gen-000001.db")), "{error}");
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_directory_is_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = SqliteOplogStore::open(&file).await.unwrap_err();
+    assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+    let error = verify(folder.path().join("nowhere")).await.unwrap_err();
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+#[tokio::test]
+async fn a_newer_builds_schema_is_refused() {
+    let folder = TempDir::new().unwrap();
+    drop(store(folder.path(), Settings::default()).await);
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+        VALUES (9999, 'of the future', 1, x'00', 0)";
+    meddle(folder.path(), newer).await;
+    let error = SqliteOplogStore::open(folder.path()).await.unwrap_err();
+    assert!(error.to_string().contains("9999"), "{error}");
+}
+
+/// Case 33 and worse: whatever is in the rows, it is told with its place and never taken for a value.
+#[tokio::test]
+async fn a_row_with_nonsense_is_corrupt_with_its_place() {
+    for (sql, read, what) in [
+        ("UPDATE records SET epoch = -1", false, "epoch -1"),
+        ("UPDATE records SET epoch = 0", false, "epoch"),
+        ("UPDATE records SET writer = 77", false, "writer"),
+        ("UPDATE writers SET executor = x'00'", false, "executor"),
+        ("UPDATE writers SET executor = zeroblob(16)", false, "executor"),
+        ("UPDATE records SET state = 9", true, "state 9"),
+        ("UPDATE entries SET kind = 3 WHERE idx = 2", true, "kind 3"),
+        ("UPDATE entries SET epoch = -9 WHERE idx = 2", true, "epoch -9"),
+        ("UPDATE entries SET writer = 77 WHERE idx = 2", true, "writer"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let store = store(folder.path(), Settings::default()).await;
+        meddle(folder.path(), sql).await;
+        let outcomes = [
+            store.read(&agent("a"), writer(5), EntryIndex(1), 10).await.map(drop),
+            if read { Ok(()) } else { store.recorded(&agent("a")).await.map(drop) },
+        ];
+        assert!(outcomes.iter().any(Result::is_err), "{sql}");
+        for error in outcomes.into_iter().filter_map(Result::err) {
+            let Error::Corrupt { place, what: told } = &error else { panic!("{sql}: {error}") };
+            assert!(place.contains("\"counter/a\"") && told.contains(what), "{sql}: {error}");
+        }
+        let report = verify(folder.path()).await.unwrap();
+        assert!(!report.holds(), "{sql}: {report:?}");
+    }
+}
+
+/// The three promises, each refuted.
+#[tokio::test]
+async fn verify_finds_gaps_falling_epochs_second_writers_and_entries_above_the_record() {
+    for (sql, what) in [
+        ("DELETE FROM entries WHERE idx = 2", "index 3 where 2 belongs"),
+        ("DELETE FROM entries WHERE idx = 1", "index 2 where 1 belongs"),
+        ("UPDATE entries SET epoch = 4 WHERE idx = 2", "epoch 4 after 5"),
+        ("UPDATE entries SET epoch = 6 WHERE idx = 3", "the record is"),
+        ("DELETE FROM records", "without a record"),
+        ("INSERT INTO writers VALUES (9, x'00000000000000000000000000000009') RETURNING id", ""),
+        ("UPDATE records SET base = 3", "ok"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        drop(store(folder.path(), Settings::default()).await);
+        meddle(folder.path(), sql).await;
+        if what.is_empty() {
+            meddle(folder.path(), "UPDATE entries SET writer = 9 WHERE idx = 2").await;
+        }
+        let report = verify(folder.path()).await.unwrap();
+        match what {
+            "ok" => assert!(report.holds(), "entries of a deleted life are no one's: {report:?}"),
+            "" => assert!(report.findings.iter().any(|f| f.what.contains("written by")), "{report:?}"),
+            what => assert!(report.findings.iter().any(|f| f.what.contains(what)), "{sql}: {report:?}"),
+        }
+    }
+}
+
+/// F5: what a killed process left of a deleted oplog goes with the next claim, and is seen by nobody before.
+#[tokio::test]
+async fn a_deletion_cut_short_is_finished_by_the_next_owner() {
+    let folder = TempDir::new().unwrap();
+    let store = store(folder.path(), Settings::default()).await;
+    meddle(folder.path(), "UPDATE records SET state = 2, base = 4").await;
+    assert_eq!(store.running(SHARD, None, 10).await, Ok(vec![]));
+    let next = store.claim(&agent("a"), SHARD, writer(6)).await.unwrap();
+    assert_eq!((next.next, next.snapshot), (EntryIndex(4), None));
+    assert_eq!(store.read(&agent("a"), writer(6), EntryIndex(1), 10).await, Ok(vec![]));
+    let mut connection = foreign(folder.path()).await;
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM entries").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(left, 0);
+}
+
+/// A long oplog goes in parts, and all of it.
+#[tokio::test]
+async fn a_long_oplog_is_deleted_to_its_last_entry() {
+    let folder = TempDir::new().unwrap();
+    let store = SqliteOplogStore::open(folder.path()).await.unwrap();
+    assert!(store.claim(&agent("a"), SHARD, writer(5)).await.is_ok());
+    let mut next = 1;
+    while next < 9000 {
+        let entries = vec![append(&agent("a"), 1, 1).entries.remove(0); 256];
+        next = store.append(Append { entries, ..append(&agent("a"), next, 1) }).await.unwrap().0;
+    }
+    assert_eq!(store.delete(&agent("a"), writer(5)).await, Ok(()));
+    let mut connection = foreign(folder.path()).await;
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM entries").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(left, 0);
+    assert_eq!(store.claim(&agent("a"), SHARD, writer(5)).await.unwrap().next, EntryIndex(next));
+}
+
+/// Group commit, counted and not timed.
+#[tokio::test]
+async fn appends_of_many_agents_share_commits() {
+    let folder = TempDir::new().unwrap();
+    let store = Arc::new(SqliteOplogStore::open(folder.path()).await.unwrap());
+    let agents: Vec<AgentId> = (0..256).map(agent).collect();
+    futures::future::join_all(agents.iter().map(|agent| store.claim(agent, SHARD, writer(5)))).await;
+    let before = store.commits();
+    for index in 1..=10 {
+        let appends = agents.iter().map(|agent| store.append(append(agent, index, 100)));
+        let outcomes = futures::future::join_all(appends).await;
+        assert!(outcomes.into_iter().all(|outcome| outcome == Ok(EntryIndex(index + 1))));
+    }
+    let commits = store.commits() - before;
+    assert!(commits <= 40, "{commits} commits for 2,560 appends");
+}
+
+/// Everybody shares one store: handles of several processes' worth, at once.
+#[tokio::test]
+async fn handles_that_write_at_once_all_get_on() {
+    let folder = TempDir::new().unwrap();
+    let mut tasks = Vec::new();
+    for who in 0..4 {
+        let store = SqliteOplogStore::open(folder.path()).await.unwrap();
+        tasks.push(tokio::spawn(async move {
+            let agent = agent(who);
+            let mut next = store.claim(&agent, SHARD, writer(5)).await.unwrap().next.0;
+            while next <= 100 {
+                next = store.append(append(&agent, next, 100)).await.unwrap().0;
+            }
+        }));
+    }
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+    let report = verify(folder.path()).await.unwrap();
+    assert_eq!((report.generation, report.entries, report.found), (1, 400, 0));
+}
