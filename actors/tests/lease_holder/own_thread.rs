@@ -1,0 +1,73 @@
+//! R45, case 17, in real time: the renewal's thread does not care what the others do.
+
+use crate::bench::{M1, ScriptedHost, ScriptedManager, identity, local, settings, shards};
+use actix::Actor;
+use leasehold_actors::clock::{Clock, HolderClock};
+use leasehold_actors::executor::lease_holder::{HolderParts, Shutdown, spawn_on_own_thread};
+use leasehold_actors::executor::lease_metrics::LeaseMetrics;
+use leasehold_actors::executor::message::{CurrentLife, Inspect, Pulse};
+use leasehold_actors::lease_key::fresh;
+use leasehold_model::ShardId;
+use leasehold_model::fence::FenceKeeper;
+use leasehold_model::holder::Life;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Blocks this thread, and with it its whole runtime, until `condition`.
+fn block_until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
+        std::hint::spin_loop();
+        std::thread::yield_now();
+    }
+}
+
+/// Case 17, R45
+#[tokio::test]
+async fn renewals_go_out_while_the_works_runtime_is_blocked_for_two_leases() {
+    local(async {
+        let ttl = Duration::from_millis(1_500);
+        let clock: Arc<dyn Clock> = Arc::new(HolderClock);
+        let manager = ScriptedManager::new(clock.clone(), ttl, &[(3, 7)]);
+        let told = Arc::default();
+        let sweeps_take = Arc::new(Mutex::new(Duration::ZERO));
+        let host = ScriptedHost { told, sweeps_take, mailbox: 16, clock: clock.clone() }.start();
+        let keeper = FenceKeeper::new();
+        let fence = keeper.fence();
+        let parts = HolderParts {
+            settings: settings(Duration::from_millis(500)),
+            identity: identity(),
+            mint: Box::new(|| {
+                let (executor, lease_key) = fresh();
+                Life { executor, lease_key }
+            }),
+            seed: 5,
+            keeper,
+            clock: clock.clone(),
+            current: CurrentLife::new(leasehold_model::ExecutorId::from_u128(1)),
+            sweep: host.clone().recipient(),
+            recover: host.clone().recipient(),
+            pulse: Arc::new(Pulse::default()),
+            metrics: LeaseMetrics::default(),
+        };
+        let client = manager.clone();
+        let (holder, mut exit) = spawn_on_own_thread(parts, move || Arc::new(client)).unwrap();
+        block_until("admitted", || fence.admit(clock.now(), ShardId(3)).is_ok());
+        let (began, before) = (Instant::now(), manager.renewals().len());
+        let closed = std::cell::Cell::new(0);
+        block_until("two leases", || {
+            closed.set(closed.get() + u32::from(fence.admit(clock.now(), ShardId(3)).is_err()));
+            began.elapsed() > ttl * 2
+        });
+        assert_eq!(closed.get(), 0, "admitted all the time");
+        assert!(manager.renewals().len() >= before + 4, "{}", manager.renewals().len());
+
+        let inspection = holder.send(Inspect).await.unwrap();
+        assert_eq!((inspection.manager, inspection.held.iter().collect()), (Some(M1), shards(&[(3, 7)])));
+        holder.send(Shutdown).await.unwrap();
+        assert_eq!(exit.ended().await.code, 0);
+        assert_eq!(manager.deregistrations().len(), 1);
+    })
+    .await;
+}
