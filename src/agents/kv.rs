@@ -109,7 +109,7 @@ impl State {
         let past = |key: &str| after.as_deref().is_none_or(|after| key > after);
         let mut matching = self
             .pairs
-            .range::<str, _>(prefix.as_str()..)
+            .range::<str, _>((std::ops::Bound::Included(prefix.as_str()), std::ops::Bound::Unbounded))
             .map(|(key, _)| key)
             .take_while(|key| key.starts_with(&prefix))
             .filter(|key| past(key));

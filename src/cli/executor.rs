@@ -29,6 +29,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run an executor until it is told to stop
+    Serve,
     /// Run a gateway: calls of any agent, over gRPC and HTTP/JSON, are routed to the owner of its shard
     Route(RouteArgs),
     /// Call an agent once
@@ -89,12 +91,15 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
 /// Why it failed, with the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     let Cli { log, config, command } = cli;
+    if let Command::Serve = command {
+        return super::serve::executor(&config, &log).await;
+    }
     if let Command::Route(args) = command {
         return route(args, &config, &log).await;
     }
     init_logging(&log, QUIET)?;
     match command {
-        Command::Route(_) => unreachable!("handled above"),
+        Command::Serve | Command::Route(_) => unreachable!("handled above"),
         Command::Invoke(args) => invoke(args).await,
         Command::Load(args) => load(args).await,
         Command::Counts(args) => counts(args).await,

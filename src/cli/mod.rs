@@ -11,6 +11,7 @@ pub mod load;
 pub mod manager;
 mod output;
 mod process;
+mod serve;
 pub mod summary;
 pub mod target;
 pub mod words;

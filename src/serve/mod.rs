@@ -1,6 +1,8 @@
 //! Whole processes: what a configuration becomes. The binaries and `shard-manager dev` are made of these.
 
+pub mod executor;
 pub mod manager;
+pub mod managers;
 
 use crate::cli::{Exit, Failure};
 use crate::http;
@@ -32,10 +34,5 @@ pub(crate) async fn bind(what: &str, address: SocketAddr) -> Result<(TcpListener
 
 /// The configured bounds of a gRPC listener.
 pub(crate) fn limits(of: &leasehold_config::Limits) -> Limits {
-    Limits {
-        connections: of.connections,
-        calls: of.calls,
-        grace: GRACE,
-        ..Limits::default()
-    }
+    Limits { connections: of.connections, calls: of.calls, grace: GRACE, ..Limits::default() }
 }

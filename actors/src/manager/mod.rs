@@ -17,7 +17,7 @@ pub use metrics::ManagerMetrics;
 pub use persistence::Persistence;
 
 use crate::clock::SharedClock;
-use actix::{Actor, Addr, AsyncContext, Context};
+use actix::{Actor, Addr, Context};
 use leasehold_model::leader as core;
 use leasehold_model::{ClusterName, ManagerId, ShardCount};
 use leasehold_persistence::ClusterStore;

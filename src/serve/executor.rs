@@ -1,0 +1,238 @@
+//! An executor process: ports, oplog store, actors; the lease on a thread of its own.
+
+use super::manager::{serve, told};
+use super::managers::Managers;
+use super::{bind, limits};
+use crate::cli::{Exit, Failure};
+use crate::http::{self, Operations};
+use actix::{Addr, AsyncContext, Context};
+use leasehold_actors::clock::{HolderClock, SharedClock};
+use leasehold_actors::executor::agent::Surroundings;
+use leasehold_actors::executor::agent_core::AgentLimits;
+use leasehold_actors::executor::agent_host::{AgentHost, HostLimits, HostParts};
+use leasehold_actors::executor::agent_type::AgentTypes;
+use leasehold_actors::executor::front::{Draining, ExecutorFront};
+use leasehold_actors::executor::lease_holder::{ExitWatch, HolderParts, LeaseHolder, Shutdown, spawn_on_own_thread};
+use leasehold_actors::executor::lease_metrics::LeaseMetrics;
+use leasehold_actors::executor::message::{CurrentLife, Pulse};
+use leasehold_actors::executor::metrics::ExecutorMetrics;
+use leasehold_actors::lease_key;
+use leasehold_config::{ExecutorConfig, StorageUrl};
+use leasehold_model::fence::FenceKeeper;
+use leasehold_model::holder::{self, Life};
+use leasehold_model::message::LeaseKey;
+use leasehold_model::{ExecutorId, ExecutorName};
+use leasehold_persistence::OplogStore;
+use leasehold_persistence::oplog::{Error as OplogError, MemoryOplogStore, SqliteOplogStore, sqlite};
+use leasehold_rpc::api::{ExecutorApi, InvokeApi};
+use leasehold_rpc::channel::Dialer;
+use leasehold_rpc::server::serve_executor;
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// An executor that serves, or tries to register.
+pub struct ExecutorProcess {
+    /// Its name.
+    pub name: ExecutorName,
+    /// Where gRPC is served.
+    pub grpc: SocketAddr,
+    /// Where HTTP is served.
+    pub http: SocketAddr,
+    lease_holder: Addr<LeaseHolder>,
+    exit: ExitWatch,
+    draining: Draining,
+    stop: watch::Sender<bool>,
+    servers: Vec<JoinHandle<()>>,
+}
+
+/// The actors of one executor, and what the network side needs of them.
+struct Actors {
+    lease_holder: Addr<LeaseHolder>,
+    exit: ExitWatch,
+    front: Arc<ExecutorFront>,
+}
+
+impl ExecutorProcess {
+    /// Binds, opens the oplog store and starts to register. Agents run on the current `LocalSet`, servers on the runtime's workers.
+    ///
+    /// # Errors
+    /// A port in use (1), an address that nobody can dial (78), an oplog store that cannot be used (75, corrupt: 1).
+    pub async fn start(config: &ExecutorConfig, types: AgentTypes) -> Result<Self, Failure> {
+        let (grpc_listener, grpc) = bind("listen.grpc", config.listen.grpc).await?;
+        let (http_listener, http) = bind("listen.http", config.listen.http).await?;
+        let resolved = config.executor.resolve(grpc);
+        let (name, address) = resolved.map_err(|error| Failure::new(Exit::BadConfiguration, error.to_string()))?;
+        let identity = holder::Identity {
+            cluster: config.cluster.clone(),
+            name: name.clone(),
+            address,
+            zone: config.executor.zone.clone(),
+            weight: config.executor.weight,
+            shard_count: config.shard_count,
+        };
+        let store = open_oplogs(config).await?;
+        let mut registry = Registry::default();
+        let Actors { lease_holder, exit, front } = start_actors(config, identity, store, (types, &mut registry))?;
+        let draining = front.draining.clone();
+        let (stop, stopping) = watch::channel(false);
+        let routes = http::operations(Operations { not_ready: not_ready(&front), registry });
+        let apis = (Arc::clone(&front) as Arc<dyn ExecutorApi>, front as Arc<dyn InvokeApi>);
+        let connections = config.limits.connections as usize;
+        let servers = vec![
+            serve("gRPC", serve_executor(grpc_listener, apis, limits(&config.limits), told(stopping.clone()))),
+            serve("HTTP", http::serve(http_listener, routes, connections, told(stopping))),
+        ];
+        tracing::info!(executor = %name, %grpc, %http, "serving");
+        Ok(Self { name, grpc, http, lease_holder, exit, draining, stop, servers })
+    }
+
+    /// How the executor ended by itself: it could not register, was superseded, or lost an actor.
+    pub async fn ended(&self) -> holder::Exit {
+        self.exit.clone().ended().await
+    }
+
+    /// R37: admits nothing new, lets running invocations finish within the grace, deregisters, closes the ports. Safe to drop:
+    /// then it goes on by itself.
+    pub async fn shut_down(self) -> holder::Exit {
+        self.draining.begin();
+        self.lease_holder.do_send(Shutdown);
+        let end = self.exit.clone().ended().await;
+        self.close().await;
+        end
+    }
+
+    /// Closes the ports.
+    pub async fn close(self) {
+        self.stop.send_replace(true);
+        for server in self.servers {
+            // A server that panicked has said so; the others still end in order.
+            drop(server.await);
+        }
+    }
+}
+
+async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Failure> {
+    match &config.oplog.url {
+        StorageUrl::Memory => Ok(Arc::new(MemoryOplogStore::new())),
+        StorageUrl::Sqlite(folder) => {
+            let settings =
+                sqlite::Settings { step_around_after: config.oplog.step_around_after, ..sqlite::Settings::default() };
+            let store = SqliteOplogStore::open_with(folder, settings).await.map_err(|error| {
+                let exit = if matches!(error, OplogError::Corrupt { .. }) { Exit::Failed } else { Exit::TryAgain };
+                Failure::new(exit, format!("oplog.url = {}: {error}", config.oplog.url))
+            })?;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+/// `AgentHost` and `LeaseHolder` know each other: the host's address exists before the host does.
+fn start_actors(
+    config: &ExecutorConfig,
+    identity: holder::Identity,
+    store: Arc<dyn OplogStore>,
+    (types, registry): (AgentTypes, &mut Registry),
+) -> Result<Actors, Failure> {
+    let clock: SharedClock = Arc::new(HolderClock);
+    let keeper = FenceKeeper::new();
+    let fence = keeper.fence();
+    let first = lease_key::fresh();
+    let life = CurrentLife::new(first.0);
+    let pulse = Arc::new(Pulse::default());
+    let metrics = ExecutorMetrics::register(registry);
+    let name = identity.name.clone();
+    let context = Context::<AgentHost>::new();
+    let host = context.address();
+    let parts = HolderParts {
+        settings: holder_settings(config),
+        identity,
+        mint: Box::new(mint(first)),
+        seed: rand::random(),
+        keeper,
+        clock: Arc::clone(&clock),
+        current: life.clone(),
+        sweep: host.clone().recipient(),
+        recover: host.clone().recipient(),
+        pulse: Arc::clone(&pulse),
+        metrics: LeaseMetrics::register(registry, fence.clone(), Arc::clone(&clock)),
+    };
+    let managers = config.executor.managers.clone();
+    let (lease_holder, exit) = spawn_on_own_thread(parts, move || Arc::new(Managers::dial(&Dialer::tcp(), &managers)))
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot start the lease holder's thread: {error}")))?;
+    let limits = host_limits(config);
+    let around = Surroundings {
+        fence: fence.clone(),
+        clock: Arc::clone(&clock),
+        store,
+        store_timeout: limits.store_timeout,
+        metrics: metrics.clone(),
+    };
+    let fenced = lease_holder.clone().recipient();
+    context.run(AgentHost::new(HostParts {
+        name: name.clone(),
+        life,
+        around,
+        types: types.clone(),
+        pulse,
+        fenced,
+        limits,
+    }));
+    let front = ExecutorFront {
+        name,
+        fence,
+        clock,
+        types,
+        host: host.recipient(),
+        assign: lease_holder.clone().recipient(),
+        inspect: lease_holder.clone().recipient(),
+        draining: Draining::default(),
+        metrics,
+    };
+    Ok(Actors { lease_holder, exit, front: Arc::new(front) })
+}
+
+/// The first life is `first`, every later one fresh.
+fn mint(first: (ExecutorId, LeaseKey)) -> impl FnMut() -> Life {
+    let mut first = Some(first);
+    move || {
+        let (executor, lease_key) = first.take().unwrap_or_else(lease_key::fresh);
+        Life { executor, lease_key }
+    }
+}
+
+fn holder_settings(config: &ExecutorConfig) -> holder::Settings {
+    let managers: Vec<String> = config.executor.managers.iter().map(ToString::to_string).collect();
+    holder::Settings {
+        handoff_grace: config.executor.handoff_grace,
+        call_deadline_floor: config.lease.times.floor(),
+        registration_patience: config.executor.registration_patience,
+        allowance: config.lease.allowance,
+        managers: managers.join(", "),
+    }
+}
+
+fn host_limits(config: &ExecutorConfig) -> HostLimits {
+    let agent = AgentLimits {
+        queue: config.agents.queue,
+        snapshot_every: config.oplog.snapshot_every,
+        ..AgentLimits::default()
+    };
+    HostLimits { agents: config.agents.max_in_memory, agent, ..HostLimits::default() }
+}
+
+/// An executor is ready while it holds a live lease and is not leaving.
+fn not_ready(front: &Arc<ExecutorFront>) -> Box<dyn Fn() -> Option<String> + Send + Sync> {
+    let front = Arc::clone(front);
+    Box::new(move || {
+        if front.draining.begun() {
+            Some("draining".to_owned())
+        } else if front.clock.now() >= front.fence.deadline() {
+            Some("no live lease".to_owned())
+        } else {
+            None
+        }
+    })
+}
