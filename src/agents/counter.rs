@@ -31,7 +31,9 @@ impl State {
     fn increment(&self, payload: &Value) -> Result<Decision, Decision> {
         let Increment { by } = read(payload)?;
         match self.value.checked_add(by).filter(|value| (-LIMIT..=LIMIT).contains(value)) {
-            Some(value) => Ok(Decision::Append { events: vec![json!({ "by": by })], answer: json!({ "value": value }) }),
+            Some(value) => {
+                Ok(Decision::Append { events: vec![json!({ "by": by })], answer: json!({ "value": value }) })
+            }
             None => Err(Decision::Reject(format!("{} + {by} is outside -{LIMIT}..={LIMIT}", self.value))),
         }
     }

@@ -165,9 +165,10 @@ impl AgentState for State {
             "add_many" => settle(self.add_many(payload)),
             "get" => settle(self.get(payload)),
             "top" => settle(self.top(payload)),
-            "total" => settle(read(payload).map(|Nothing {}| {
-                Decision::Answer(json!({ "total": self.total, "words": self.counts.len() }))
-            })),
+            "total" => settle(
+                read(payload)
+                    .map(|Nothing {}| Decision::Answer(json!({ "total": self.total, "words": self.counts.len() }))),
+            ),
             _ => Decision::UnknownMethod,
         }
     }

@@ -11,15 +11,18 @@
 //! any ─ fenced ─▶ Fenced (latched, F6)      any ─ stop ─▶ Stopped
 //! ```
 
+pub use super::agent_event::{AgentLimits, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
+use super::agent_outcome::{backoff, given_up, parse, retryable, stored};
+use super::agent_phase::{Closing, Phase, Running};
+use super::agent_recent::Recent;
 use super::agent_type::{AgentState, AgentType, Decision, MAX_EVENTS};
 use super::oplog_entry::{Body, EntryId, Invoked, MAX_BODY};
 use leasehold_model::fence::Closed;
-use leasehold_model::{AgentId, CallError, ExecutorName, InvalidValue, Refusal, ShardEpoch, ShardId, Tick};
+use leasehold_model::{CallError, Refusal, ShardEpoch};
 use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, NewEntry, Writer};
 use serde_json::Value;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How often opening an oplog is tried before its queue is refused: about 7 s of waiting.
 pub const OPEN_ATTEMPTS: u32 = 8;
@@ -27,189 +30,6 @@ pub const OPEN_ATTEMPTS: u32 = 8;
 pub const APPEND_ATTEMPTS: u32 = 3;
 /// How often an unknown outcome is looked up before the caller is told that nobody knows: about 15 s of waiting.
 pub const READ_BACK_ATTEMPTS: u32 = 12;
-const BACKOFF_BASE: Duration = Duration::from_millis(50);
-const BACKOFF_CAP: Duration = Duration::from_secs(2);
-
-/// Bounds of one agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AgentLimits {
-    /// Invocations that may wait behind the running one.
-    pub queue: usize,
-    /// A snapshot goes before the invocation that follows this many without one.
-    pub snapshot_every: u32,
-    /// Idempotency keys kept in memory; older ones are looked up in the store.
-    pub recent_keys: usize,
-    /// Bytes of keys and answers kept in memory with them.
-    pub recent_bytes: usize,
-    /// Entries per page of a replay.
-    pub page: u32,
-}
-
-impl Default for AgentLimits {
-    fn default() -> Self {
-        Self { queue: 256, snapshot_every: 100, recent_keys: 256, recent_bytes: 256 * 1024, page: 256 }
-    }
-}
-
-/// Which agent, and who writes for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The agent.
-    pub agent: AgentId,
-    /// Its shard.
-    pub shard: ShardId,
-    /// Epoch and executor life that its entries bear.
-    pub writer: Writer,
-    /// The executor's name, for refusals.
-    pub executor: ExecutorName,
-    /// Tells the entries of this incarnation of the agent from those of every other.
-    pub life: u64,
-}
-
-/// Numbers the jobs of one agent.
-pub type JobId = u64;
-
-/// What an agent is asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
-    /// To be open: answered when it is.
-    Open,
-    /// To run a method.
-    Invoke {
-        /// Which.
-        method: String,
-        /// JSON text; empty means `null`.
-        payload: Vec<u8>,
-        /// With a key it is run at most once.
-        key: Option<String>,
-    },
-}
-
-/// One thing asked of an agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
-    /// Its number.
-    pub id: JobId,
-    /// What is asked.
-    pub work: Work,
-    /// Who asked waits until then: later it is not begun.
-    pub until: Tick,
-}
-
-/// An agent's answer.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reply {
-    /// JSON text.
-    pub payload: Vec<u8>,
-    /// Whether it was read from the oplog.
-    pub replayed: bool,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// Something is asked.
-    Asked(Job),
-    /// `Claim` came back.
-    Claimed(Result<Claimed, Error>),
-    /// `Read` came back.
-    Page(Result<Vec<Entry>, Error>),
-    /// `Find` came back.
-    Found(Result<Option<Entry>, Error>),
-    /// `Append` came back, or its deadline passed.
-    Appended(Result<EntryIndex, Error>),
-    /// `Suspend` came back.
-    Suspended(Result<(), Error>),
-    /// `Wait` is over.
-    Woke,
-    /// The shard is being swept: let what runs finish, begin nothing.
-    Stop,
-    /// The grace is over.
-    StopNow,
-    /// Memory is short: leave, marked as not running.
-    Leave,
-}
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Take the oplog's record.
-    Claim,
-    /// Read entries from here on, at most so many.
-    Read(EntryIndex, u32),
-    /// Look up an idempotency key.
-    Find(String),
-    /// Append.
-    Append(Append),
-    /// Mark the agent as not running.
-    Suspend,
-    /// Come back with [`Event::Woke`] after so long.
-    Wait(Duration),
-    /// Answer a job.
-    Answer(JobId, Result<Reply, CallError>),
-    /// Say that storage refused this writer (F6).
-    TellFenced(Option<ShardEpoch>),
-    /// Say that a replay ended, of so many entries.
-    Replayed(u64),
-    /// Say that the state is too big (in bytes) to be kept as a snapshot.
-    SnapshotTooBig(usize),
-    /// End.
-    Stop,
-}
-
-/// What the agent can see of the world at an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// Now, on the holder's clock.
-    pub now: Tick,
-    /// Whether the fence still gives the admission that this agent runs under.
-    pub gate: Result<(), Closed>,
-}
-
-/// An invocation whose entries are on their way into the oplog.
-#[derive(Debug, Clone, PartialEq)]
-struct Running {
-    job: Job,
-    append: Append,
-    events: Vec<Value>,
-    answer: Vec<u8>,
-    /// An earlier attempt may have been written.
-    doubt: bool,
-    /// Attempts made.
-    attempts: u32,
-}
-
-impl Running {
-    /// The index after its entries.
-    fn append_end(&self) -> EntryIndex {
-        EntryIndex(self.append.expected.0 + self.append.entries.len() as u64)
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Phase {
-    /// Nothing is known of the oplog.
-    Dormant,
-    Claiming,
-    /// Until this index is next; `None`: until the end.
-    Replaying(Option<EntryIndex>),
-    Idle,
-    Finding(Job),
-    Appending(Box<Running>),
-    ReadingBack(Box<Running>),
-    Suspending,
-    /// Latched: nothing is begun any more (F6).
-    Fenced(ShardEpoch),
-    Stopped,
-}
-
-/// Why the agent is about to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Closing {
-    Swept,
-    Leaving,
-}
-
 /// One agent.
 pub struct AgentCore {
     identity: Identity,
@@ -223,6 +43,8 @@ pub struct AgentCore {
     next: EntryIndex,
     /// Invocations since the newest snapshot.
     since_snapshot: u32,
+    /// Whether the first entry may stand at any index: after a deletion the indexes go on where the old life ended.
+    floating: bool,
     /// Entries applied by the replay under way.
     replayed: u64,
     recent: Recent,
@@ -249,6 +71,7 @@ impl AgentCore {
             queue: VecDeque::new(),
             next: EntryIndex(1),
             since_snapshot: 0,
+            floating: false,
             replayed: 0,
             recent: Recent::default(),
             serial: 0,
@@ -439,6 +262,7 @@ impl AgentCore {
                 self.state = self.kind.start(self.identity.agent.key());
                 self.recent = Recent { complete: claimed.snapshot.is_none(), ..Recent::default() };
                 self.next = claimed.snapshot.unwrap_or(EntryIndex(1));
+                self.floating = claimed.snapshot.is_none();
                 self.since_snapshot = 0;
                 self.replayed = 0;
                 if self.next >= claimed.next {
@@ -460,6 +284,10 @@ impl AgentCore {
             return self.give_up(&corrupt, out);
         }
         let short = (entries.len() as u64) < u64::from(self.limits.page);
+        if let Some(until) = until.filter(|_| self.floating && entries.is_empty()) {
+            // Whatever was there before was deleted.
+            self.next = until;
+        }
         match until {
             Some(until) if self.next < until && short => {
                 let what = format!("entries up to {} were claimed, {} is missing", until.0 - 1, self.next.0);
@@ -477,6 +305,9 @@ impl AgentCore {
     /// Takes one stored entry into the state.
     fn replay(&mut self, entry: &Entry) -> Result<(), Error> {
         let at = entry.index;
+        if std::mem::take(&mut self.floating) {
+            self.next = at;
+        }
         if at != self.next {
             return Err(self.corrupt(at, format!("{} was expected here", self.next.0)));
         }
@@ -572,7 +403,7 @@ impl AgentCore {
     }
 
     /// The same entries once more, at the same index: if an earlier attempt is written late, one of the two is refused.
-    fn append_again(&mut self, mut running: Box<Running>, why: &str, out: &mut Vec<Effect>) {
+    fn append_again(&mut self, running: Box<Running>, why: &str, out: &mut Vec<Effect>) {
         if running.attempts < APPEND_ATTEMPTS {
             self.attempts = running.attempts;
             out.push(Effect::Wait(backoff(running.attempts)));
@@ -759,79 +590,6 @@ impl AgentCore {
     const fn fenced_refusal(&self, recorded: ShardEpoch) -> Refusal {
         Refusal::EpochFenced { held: self.identity.writer.epoch, recorded }
     }
-}
-
-/// Keys answered lately, the oldest forgotten first.
-#[derive(Debug, Default)]
-struct Recent {
-    answers: HashMap<String, Vec<u8>>,
-    order: VecDeque<String>,
-    bytes: usize,
-    /// Whether no key of the oplog is missing here: then the store need not be asked.
-    complete: bool,
-}
-
-impl Recent {
-    fn find(&self, key: &str) -> Option<&[u8]> {
-        self.answers.get(key).map(Vec::as_slice)
-    }
-
-    fn remember(&mut self, key: String, answer: Vec<u8>, limits: AgentLimits) {
-        self.bytes += key.len() + answer.len();
-        if let Some(replaced) = self.answers.insert(key.clone(), answer) {
-            self.bytes -= key.len() + replaced.len();
-        } else {
-            self.order.push_back(key);
-        }
-        while self.order.len() > limits.recent_keys || self.bytes > limits.recent_bytes {
-            let Some(oldest) = self.order.pop_front() else { break };
-            let answer = self.answers.remove(&oldest).map_or(0, |answer| answer.len());
-            self.bytes -= oldest.len() + answer;
-            self.complete = false;
-        }
-    }
-}
-
-/// Whether `entries` begin with what `append` was to write. All or nothing: one of them there is all of them there.
-fn stored(append: &Append, entries: &[Entry]) -> bool {
-    entries.first().zip(append.entries.first()).is_some_and(|(found, sent)| {
-        found.index == append.expected && found.writer == append.writer && found.entry == *sent
-    })
-}
-
-fn parse(payload: &[u8]) -> Result<Value, InvalidValue> {
-    if payload.is_empty() {
-        return Ok(Value::Null);
-    }
-    serde_json::from_slice(payload)
-        .map_err(|error| InvalidValue::new("payload", String::from_utf8_lossy(payload), format!("JSON ({error})")))
-}
-
-const fn retryable(error: &Error) -> bool {
-    match error {
-        Error::Unavailable(_) | Error::Unknown(_) | Error::IndexConflict { .. } => true,
-        Error::Fenced { .. } | Error::Corrupt { .. } | Error::Invalid(_) => false,
-    }
-}
-
-/// The refusal for a call that did not work out and certainly wrote nothing.
-fn given_up(error: &Error) -> Refusal {
-    match error {
-        Error::Fenced { recorded, offered } => Refusal::EpochFenced {
-            held: offered.epoch,
-            recorded: recorded.map_or(ShardEpoch::NEVER_OWNED, |writer| writer.epoch),
-        },
-        Error::Unavailable(_) | Error::Unknown(_) | Error::IndexConflict { .. } => {
-            Refusal::StoreUnavailable { why: error.to_string() }
-        }
-        // Waiting does not mend these, so they are not among the refusals that are retried.
-        Error::Corrupt { .. } | Error::Invalid(_) => Refusal::InvocationRejected { why: error.to_string() },
-    }
-}
-
-/// 50 ms, doubled with each attempt, at most 2 s.
-fn backoff(attempts: u32) -> Duration {
-    BACKOFF_BASE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(BACKOFF_CAP)
 }
 
 #[cfg(test)]

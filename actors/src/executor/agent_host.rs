@@ -10,9 +10,10 @@
 //! *Stop or panic of the host*: agents are useless without it; the `LeaseHolder` notices the closed address and ends the
 //! process part. It is never restarted.
 
-use super::agent::{Agent, Leave, Obituary, Run, Stop, Surroundings};
+use super::agent::{Agent, Leave, Obituary, Stop, Surroundings};
 use super::agent_core::{AgentCore, AgentLimits, Identity, Reply, Work};
 use super::agent_type::{AgentType, AgentTypes};
+use super::ask::{Answered, Ask};
 use super::message::{AgentFenced, AgentStopped, CurrentLife, Fenced, Pulse, Recover, Sweep};
 use super::recovery;
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
@@ -20,9 +21,7 @@ use leasehold_model::fence::{Admitted, Closed};
 use leasehold_model::message::{Invocation, InvocationAnswer};
 use leasehold_model::{AgentId, CallError, ExecutorName, Refusal, ShardEpoch, ShardId, Tick};
 use leasehold_persistence::oplog::Writer;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -48,12 +47,7 @@ pub struct HostLimits {
 
 impl Default for HostLimits {
     fn default() -> Self {
-        Self {
-            agents: 10_000,
-            recoveries: 16,
-            store_timeout: Duration::from_secs(5),
-            agent: AgentLimits::default(),
-        }
+        Self { agents: 10_000, recoveries: 16, store_timeout: Duration::from_secs(5), agent: AgentLimits::default() }
     }
 }
 
@@ -78,14 +72,6 @@ pub struct Open {
     pub agent: AgentId,
     /// Its shard and the epoch that the `Recover` named.
     pub held: Admitted,
-}
-
-/// `AgentHost` to itself: something asked of an agent was answered.
-#[derive(Debug, Clone, Message)]
-#[rtype(result = "()")]
-struct Answered {
-    agent: AgentId,
-    instance: u64,
 }
 
 /// What a host is made of.
@@ -115,50 +101,6 @@ enum Standing {
     /// It ends: swept, fenced or of an older epoch.
     Stopping,
 }
-
-/// Something asked of an agent, on its way to it.
-struct Ask {
-    admitted: Admitted,
-    run: Run,
-    /// The incarnation that it was given to in the end, or [`NOWHERE`].
-    home: Rc<Cell<u64>>,
-}
-
-impl Ask {
-    fn new(admitted: Admitted, work: Work, until: Tick) -> (Self, Pending) {
-        let (reply, answer) = oneshot::channel();
-        let home = Rc::new(Cell::new(NOWHERE));
-        let run = Run { work, until, reply };
-        (Self { admitted, run, home: home.clone() }, Pending { answer, home })
-    }
-
-    fn refuse(self, refusal: Refusal) {
-        // A caller that went away is refused in vain.
-        let _ = self.run.reply.send(Err(refusal.into()));
-    }
-}
-
-/// The other end of an [`Ask`].
-struct Pending {
-    answer: oneshot::Receiver<Result<Reply, CallError>>,
-    home: Rc<Cell<u64>>,
-}
-
-impl Pending {
-    /// Waits for the answer and tells the host that it came.
-    async fn answer(self, agent: &AgentId, host: &Addr<AgentHost>) -> Result<Reply, CallError> {
-        let lost = |_| Err(CallError::Unknown(format!("agent {agent} ended while it worked on this")));
-        let answer = self.answer.await.unwrap_or_else(lost);
-        if self.home.get() != NOWHERE {
-            // Ignores the mailbox's capacity on purpose: a lost note would count the agent as busy for ever.
-            host.do_send(Answered { agent: agent.clone(), instance: self.home.get() });
-        }
-        answer
-    }
-}
-
-/// No incarnation.
-const NOWHERE: u64 = 0;
 
 struct Slot {
     addr: Addr<Agent>,
@@ -497,7 +439,8 @@ impl Handler<Invoke> for AgentHost {
     type Result = ResponseFuture<Result<InvocationAnswer, CallError>>;
 
     fn handle(&mut self, invoke: Invoke, ctx: &mut Self::Context) -> Self::Result {
-        let Invoke { invocation: Invocation { agent, method, payload, idempotency_key: key }, admitted, until } = invoke;
+        let Invoke { invocation: Invocation { agent, method, payload, idempotency_key: key }, admitted, until } =
+            invoke;
         let (ask, pending) = Ask::new(admitted, Work::Invoke { method, payload, key }, until);
         match self.admits(admitted) {
             Ok(()) => self.ask(&agent, ask, ctx),
@@ -608,3 +551,7 @@ impl Handler<AgentFenced> for AgentHost {
         self.settle(&agent);
     }
 }
+
+#[cfg(test)]
+#[path = "agent_host_tests.rs"]
+mod tests;

@@ -1,11 +1,18 @@
 //! The executor's actors, and the messages between them.
 
-pub mod message;
 pub mod agent;
 pub mod agent_core;
+pub mod agent_event;
 pub mod agent_host;
+mod agent_outcome;
+mod agent_phase;
+mod agent_recent;
 pub mod agent_type;
+mod ask;
 pub mod front;
+pub mod lease_holder;
+pub mod lease_metrics;
+pub mod message;
 pub mod metrics;
 pub mod oplog_entry;
 pub mod recovery;

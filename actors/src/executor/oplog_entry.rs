@@ -151,9 +151,7 @@ fn decode_invocation(mut rest: &[u8]) -> Result<Invoked, Error> {
     let mut events = Vec::with_capacity(count);
     for _ in 0..count {
         let text = field(&mut rest, "an event")?;
-        events.push(
-            serde_json::from_slice(text).map_err(|e| Error::Text { what: "an event", why: e.to_string() })?,
-        );
+        events.push(serde_json::from_slice(text).map_err(|e| Error::Text { what: "an event", why: e.to_string() })?);
     }
     if rest.is_empty() { Ok(Invoked { method, answer, events }) } else { Err(Error::Length { what: "the entry" }) }
 }
@@ -235,10 +233,7 @@ mod tests {
             .encode(EntryId::new(0, 0));
         let end = bytes.len() - 4;
         bytes[end..].copy_from_slice(&[0xff; 4]);
-        assert_eq!(
-            Body::decode(EntryKind::Invocation, &bytes),
-            Err(Error::Length { what: "the list of events" })
-        );
+        assert_eq!(Body::decode(EntryKind::Invocation, &bytes), Err(Error::Length { what: "the list of events" }));
     }
 
     #[test]

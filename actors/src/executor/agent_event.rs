@@ -1,0 +1,142 @@
+//! What an agent hears and what it wants done: the words that [`super::agent_core`] speaks with its shell.
+
+use leasehold_model::fence::Closed;
+use leasehold_model::{AgentId, CallError, ExecutorName, ShardEpoch, ShardId, Tick};
+use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, Writer};
+use std::time::Duration;
+
+/// Bounds of one agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentLimits {
+    /// Invocations that may wait behind the running one.
+    pub queue: usize,
+    /// A snapshot goes before the invocation that follows this many without one.
+    pub snapshot_every: u32,
+    /// Idempotency keys kept in memory; older ones are looked up in the store.
+    pub recent_keys: usize,
+    /// Bytes of keys and answers kept in memory with them.
+    pub recent_bytes: usize,
+    /// Entries per page of a replay.
+    pub page: u32,
+}
+
+impl Default for AgentLimits {
+    fn default() -> Self {
+        Self { queue: 256, snapshot_every: 100, recent_keys: 256, recent_bytes: 256 * 1024, page: 256 }
+    }
+}
+
+/// Which agent, and who writes for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its shard.
+    pub shard: ShardId,
+    /// Epoch and executor life that its entries bear.
+    pub writer: Writer,
+    /// The executor's name, for refusals.
+    pub executor: ExecutorName,
+    /// Tells the entries of this incarnation of the agent from those of every other.
+    pub life: u64,
+}
+
+/// Numbers the jobs of one agent.
+pub type JobId = u64;
+
+/// What an agent is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// To be open: answered when it is.
+    Open,
+    /// To run a method.
+    Invoke {
+        /// Which.
+        method: String,
+        /// JSON text; empty means `null`.
+        payload: Vec<u8>,
+        /// With a key it is run at most once.
+        key: Option<String>,
+    },
+}
+
+/// One thing asked of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its number.
+    pub id: JobId,
+    /// What is asked.
+    pub work: Work,
+    /// Who asked waits until then: later it is not begun.
+    pub until: Tick,
+}
+
+/// An agent's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reply {
+    /// JSON text.
+    pub payload: Vec<u8>,
+    /// Whether it was read from the oplog.
+    pub replayed: bool,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Something is asked.
+    Asked(Job),
+    /// `Claim` came back.
+    Claimed(Result<Claimed, Error>),
+    /// `Read` came back.
+    Page(Result<Vec<Entry>, Error>),
+    /// `Find` came back.
+    Found(Result<Option<Entry>, Error>),
+    /// `Append` came back, or its deadline passed.
+    Appended(Result<EntryIndex, Error>),
+    /// `Suspend` came back.
+    Suspended(Result<(), Error>),
+    /// `Wait` is over.
+    Woke,
+    /// The shard is being swept: let what runs finish, begin nothing.
+    Stop,
+    /// The grace is over.
+    StopNow,
+    /// Memory is short: leave, marked as not running.
+    Leave,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Take the oplog's record.
+    Claim,
+    /// Read entries from here on, at most so many.
+    Read(EntryIndex, u32),
+    /// Look up an idempotency key.
+    Find(String),
+    /// Append.
+    Append(Append),
+    /// Mark the agent as not running.
+    Suspend,
+    /// Come back with [`Event::Woke`] after so long.
+    Wait(Duration),
+    /// Answer a job.
+    Answer(JobId, Result<Reply, CallError>),
+    /// Say that storage refused this writer (F6).
+    TellFenced(Option<ShardEpoch>),
+    /// Say that a replay ended, of so many entries.
+    Replayed(u64),
+    /// Say that the state is too big (in bytes) to be kept as a snapshot.
+    SnapshotTooBig(usize),
+    /// End.
+    Stop,
+}
+
+/// What the agent can see of the world at an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Now, on the holder's clock.
+    pub now: Tick,
+    /// Whether the fence still gives the admission that this agent runs under.
+    pub gate: Result<(), Closed>,
+}
