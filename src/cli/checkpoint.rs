@@ -114,7 +114,10 @@ impl Saved {
             None => Ok(()),
             Some((what, _)) => Err(Failure::new(
                 Exit::Usage,
-                format!("--progress: the file is the progress of a load with another {what} (run {}); remove it to start anew", self.run_id),
+                format!(
+                    "--progress: the file is the progress of a load with another {what} (run {}); remove it to start anew",
+                    self.run_id
+                ),
             )),
         }
     }

@@ -54,7 +54,10 @@ impl TargetArgs {
     /// Exit code 64 for too many addresses.
     pub fn target(&self) -> Result<Target, Failure> {
         if self.managers.len() > ADDRESSES_MOST {
-            return Err(Failure::new(Exit::Usage, format!("--manager: at most {ADDRESSES_MOST} addresses are accepted")));
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("--manager: at most {ADDRESSES_MOST} addresses are accepted"),
+            ));
         }
         Ok(match &self.gateway {
             Some(gateway) => Target::Gateway(Arc::new(Through::new(AgentClient::new(Dialer::tcp().dial(gateway))))),
@@ -153,10 +156,11 @@ impl Through {
                 CallError::Unreachable(why) => Outcome::Unreachable(why.clone()),
                 CallError::Unknown(why) => Outcome::Unknown(why.clone()),
             };
-            let least = match policy::decide(&outcome, Facts { keyed: true, asked: None, hints: policy::MAX_HINTS }).next {
-                Next::Wait(least) => least,
-                Next::FollowHint | Next::GiveUp => return Err(error),
-            };
+            let least =
+                match policy::decide(&outcome, Facts { keyed: true, asked: None, hints: policy::MAX_HINTS }).next {
+                    Next::Wait(least) => least,
+                    Next::FollowHint | Next::GiveUp => return Err(error),
+                };
             let RouterSettings { back_off_first: first, back_off_most: most, .. } = self.settings;
             let wish = policy::back_off(tries, first, most, rand::random()).max(least);
             let remaining = deadline.saturating_duration_since(Instant::now());
