@@ -205,6 +205,10 @@ impl Directory {
         let newest = listing.databases.last().max(listing.markers.last()).copied().unwrap_or(0);
         let number = newest + 1;
         let Some(marker) = self.mark(number)? else { return Ok(()) };
+        // Ours was created after the listing: somebody may have made, and unmarked, this very generation in between.
+        if self.list()?.databases.last().is_some_and(|newest| *newest >= number) {
+            return std::fs::remove_file(&marker.path).map_err(|e| io(&marker.path, "cannot be removed", &e));
+        }
         self.settings.at(Point::Marked).await;
         let copied = tokio::select! {
             copied = self.make(number) => copied,
@@ -318,7 +322,7 @@ impl Directory {
         for number in listing.all.into_iter().filter(|number| *number <= current) {
             let marker = self.file(number, "pending");
             if let Ok(file) = OpenOptions::new().write(true).open(&marker) {
-                if file.try_lock().is_err() {
+                if file.try_lock().is_err() || !same_file(&file, &marker) {
                     continue;
                 }
                 self.remove(number, &["copy", "copy-wal", "copy-shm", "copy-journal", "pending"]);

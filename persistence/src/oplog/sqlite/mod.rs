@@ -30,7 +30,8 @@
 //! around by a higher number (it is known from a dead one by the lock, and from a slow one by a heartbeat in the marker).
 //! If it wakes and completes its generation, that is below a complete one, or below a marker, and so never current by itself;
 //! in the second case all its commits come after that marker and are acknowledged by nobody. A dead stepper's marker
-//! is removed by whoever gets its lock, and its copy is never put in place: only the holder of a locked, linked marker renames.
+//! is removed by whoever gets its lock, and its copy is never put in place: only the holder of a locked, linked marker renames,
+//! and, as it looks again once it has the marker, never over a generation that exists.
 //!
 //! Old generations are deleted when nobody holds the shared lock on their `gen-N.inuse`, so no file goes under an open
 //! connection. What remains: a process frozen within the microseconds in which it holds an *exclusive* lock (the recovery of a WAL
@@ -231,7 +232,7 @@ impl SqliteOplogStore {
                 Err(e) if !superseded && !is_busy(&e) => {
                     return Err(classify(&self.directory.database(number).display().to_string(), &e));
                 }
-                Ok(_) | Err(_) => {}
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
             }
             if Instant::now() >= deadline {
                 let what = format!("{}: not readable in time", self.directory.path.display());

@@ -436,11 +436,11 @@ fn answer(pending: Pending) {
 }
 
 fn refuse(pending: Pending, error: &Error) {
-    let error = match error {
-        Error::Unavailable(what) if pending.doubtful => {
+    let error = match (error, pending.doubtful) {
+        (Error::Unavailable(what), true) => {
             Error::Unknown(format!("written while the generation changed, and not found out since: {what}"))
         }
-        other => other.clone(),
+        (error, _) => error.clone(),
     };
     drop(pending.job.answer.send(Err(error)));
 }
