@@ -22,23 +22,8 @@ mod memory {
             store.take_over()?;
             let counters = store.counters();
             let before = counters.read();
-            let counts = move || since(counters.read(), before);
+            let counts = move || counters.read().since(before);
             Ok(Opened { store: Arc::new(store), counts: Box::new(counts) })
-        }
-    }
-
-    fn since(
-        now: leasehold_persistence::cluster::Counts,
-        before: leasehold_persistence::cluster::Counts,
-    ) -> leasehold_persistence::cluster::Counts {
-        leasehold_persistence::cluster::Counts {
-            loads: now.loads - before.loads,
-            commits: now.commits - before.commits,
-            refused: now.refused - before.refused,
-            outcomes: now.outcomes - before.outcomes,
-            confirmations: now.confirmations - before.confirmations,
-            rows: now.rows - before.rows,
-            bytes: now.bytes - before.bytes,
         }
     }
 

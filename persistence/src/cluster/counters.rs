@@ -33,6 +33,22 @@ pub struct Counts {
     pub bytes: u64,
 }
 
+impl Counts {
+    /// What was counted after `earlier`, an earlier reading of the same counters.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            loads: self.loads - earlier.loads,
+            commits: self.commits - earlier.commits,
+            refused: self.refused - earlier.refused,
+            outcomes: self.outcomes - earlier.outcomes,
+            confirmations: self.confirmations - earlier.confirmations,
+            rows: self.rows - earlier.rows,
+            bytes: self.bytes - earlier.bytes,
+        }
+    }
+}
+
 impl Counters {
     /// The counts now. Each is exact; together they are a snapshot only while nobody uses the store.
     #[must_use]

@@ -13,7 +13,7 @@ use leasehold_model::state::ClusterState;
 use leasehold_model::{ClusterName, Revision, ShardCount};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, query, raw_sql};
+use sqlx::{ConnectOptions, Connection, Row, query, raw_sql};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -32,10 +32,24 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 #[derive(Debug)]
 pub(super) enum Job {
-    Load { cluster: ClusterName, shard_count: ShardCount, reply: Reply<ClusterState> },
-    Commit { write: Box<Write>, reply: Reply<()> },
-    Outcome { tag: u128, reply: Reply<bool> },
-    Sql { sql: String, reply: Reply<()> },
+    Load {
+        cluster: ClusterName,
+        shard_count: ShardCount,
+        reply: Reply<ClusterState>,
+    },
+    Commit {
+        write: Box<Write>,
+        reply: Reply<()>,
+    },
+    Outcome {
+        tag: u128,
+        reply: Reply<bool>,
+    },
+    #[cfg(feature = "conformance")]
+    Sql {
+        sql: String,
+        reply: Reply<()>,
+    },
 }
 
 struct Worker {
@@ -141,6 +155,7 @@ impl Worker {
             Job::Outcome { tag, reply } => {
                 let _ = reply.send(self.outcome(tag).await);
             }
+            #[cfg(feature = "conformance")]
             Job::Sql { sql, reply } => {
                 let _ = reply.send(self.execute(sql).await);
             }
@@ -204,9 +219,10 @@ impl Worker {
         ended
     }
 
+    #[cfg(feature = "conformance")]
     async fn execute(&mut self, sql: String) -> Result<(), Error> {
         let file = self.file.clone();
-        let done = raw_sql(AssertSqlSafe(sql)).execute(self.connection().await?).await;
+        let done = raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.connection().await?).await;
         done.map(drop).map_err(|error| unwritten(&file, &error))
     }
 }
