@@ -68,7 +68,7 @@ quickcheck! {
                 let at = at % bytes.len();
                 bytes[at] = *value;
             }
-            let kept = if keep % 2 == 0 { bytes.len() } else { keep % bytes.len() };
+            let kept = if keep.is_multiple_of(2) { bytes.len() } else { keep % bytes.len() };
             again(&bytes[..kept]).is_none_or(|outcome| outcome.map_or_else(named, |_| true))
         })
     }
