@@ -35,12 +35,12 @@ impl Allowance {
     /// An allowance of `ppm` parts per million.
     ///
     /// # Errors
-    /// Names `lease.allowance_ppm` when above [`Allowance::MAX_PPM`].
+    /// Names `lease.allowance` when above [`Allowance::MAX_PPM`].
     pub fn from_ppm(ppm: u32) -> Result<Self, InvalidValue> {
         if ppm <= Self::MAX_PPM {
             Ok(Self(ppm))
         } else {
-            Err(InvalidValue::new("lease.allowance_ppm", ppm, "0..=100000 (10 %)"))
+            Err(InvalidValue::new("lease.allowance", ppm, "0..=100000 (10 %)"))
         }
     }
 

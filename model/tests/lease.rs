@@ -168,7 +168,7 @@ fn the_allowance_is_a_tenth_of_a_percent_unless_configured_and_at_most_ten_perce
     assert_eq!(Allowance::default().as_ppm(), 1_000);
     assert_eq!(Allowance::from_ppm(100_000).unwrap().as_ppm(), 100_000);
     let refused = Allowance::from_ppm(100_001).unwrap_err();
-    assert_eq!(refused.field, "lease.allowance_ppm");
+    assert_eq!(refused.field, "lease.allowance");
     assert_eq!(refused.value, "100001");
     assert_eq!(serde_json::from_str::<Allowance>("250").unwrap(), ppm(250));
     assert_eq!(serde_json::to_string(&ppm(250)).unwrap(), "250");
