@@ -6,5 +6,6 @@ mod http;
 pub mod router;
 
 pub mod agents;
+pub mod dev;
 pub mod runtime;
 pub mod serve;

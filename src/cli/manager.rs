@@ -32,6 +32,8 @@ pub struct Cli {
 enum Command {
     /// Run a manager until it is told to stop
     Serve,
+    /// Run a whole cluster in this terminal, and kill parts of it
+    Dev(super::dev::DevOptions),
     /// The cluster at a glance; exit code 1 if something is wrong with it
     Status(Ask),
     /// Every shard with its owner and epoch
@@ -96,9 +98,12 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::Serve = cli.command {
         return serve(&cli.config, &cli.log).await;
     }
+    if let Command::Dev(options) = cli.command {
+        return super::dev::run(options, &cli.log).await;
+    }
     init_logging(&cli.log, QUIET)?;
     match cli.command {
-        Command::Serve => unreachable!("handled above"),
+        Command::Serve | Command::Dev(_) => unreachable!("handled above"),
         Command::Status(ask) => status(&ask).await,
         Command::Shards(ask) => shards(&ask).await,
         Command::Executors(ask) => executors(&ask).await,

@@ -6,6 +6,7 @@
 
 pub mod checkpoint;
 pub mod config;
+mod dev;
 pub mod executor;
 pub mod load;
 pub mod manager;
