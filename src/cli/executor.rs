@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Holds shards by lease and runs the agents on them; routes calls to whoever does.
 #[derive(Debug, Parser)]
-#[command(name = "shard-executor", version, about, max_term_width = 100)]
+#[command(name = "shard-executor", version, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     log: LogOptions,

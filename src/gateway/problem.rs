@@ -38,12 +38,13 @@ pub(super) struct Problem {
     detail: String,
     retry_after: Option<Duration>,
     details: Map<String, Value>,
-    headers: HeaderMap,
+    /// Boxed: an error travels through many hands.
+    headers: Box<HeaderMap>,
 }
 
 impl Problem {
     pub(super) fn new(status: StatusCode, reason: &'static str, detail: impl Into<String>) -> Self {
-        let (detail, headers) = (detail.into(), HeaderMap::new());
+        let (detail, headers) = (detail.into(), Box::default());
         Self { status, reason, detail, retry_after: None, details: Map::new(), headers }
     }
 
@@ -123,7 +124,7 @@ impl IntoResponse for Problem {
         if let Some(wait) = self.retry_after {
             body.insert("retry_after_ms".into(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
         }
-        let mut response = (self.status, self.headers, Value::Object(body).to_string()).into_response();
+        let mut response = (self.status, *self.headers, Value::Object(body).to_string()).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         let waits = matches!(self.status.as_u16(), 429 | 503 | 504);

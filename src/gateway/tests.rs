@@ -189,7 +189,8 @@ async fn ids_are_percent_decoded() {
 async fn bad_input_names_the_field_and_what_is_accepted() {
     let scene = Scene::new().await;
     let long = "k".repeat(129);
-    let rows: [(&str, &[(&str, &str)], &str, &str); 9] = [
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let rows: [(&str, Headers<'_>, &str, &str); 9] = [
         ("/v1/agents/cou%20nter/a/add", &[], "", "agent"),
         ("/v1/agents/a%2Fb/c/add", &[], "", "type"),
         ("/v1/agents/counter/%00/add", &[], "", "agent"),
