@@ -1,0 +1,130 @@
+//! A manager, executors, and what happens to them.
+
+use crate::processes::{Place, Process, text, wait_for};
+use rustix::process::Signal;
+use std::time::Instant;
+
+fn cluster(executors: usize) -> (Place, Process, String, Vec<Process>) {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let address = manager.address();
+    let executors: Vec<_> = (1..=executors).map(|n| place.executor(&address, &format!("executor-{n}"), &[])).collect();
+    place.served(&address, executors.len());
+    (place, manager, address, executors)
+}
+
+/// L1, S3: a crash moves the shards within a lease and a second; the count stays right and the epoch rises.
+#[test]
+fn a_killed_executors_agents_go_on_elsewhere_under_a_higher_epoch() {
+    let (place, _manager, address, mut executors) = cluster(2);
+    let first = place.invoke(&address, "counter/a", "increment");
+    let owner = first["executor"].as_str().unwrap().to_owned();
+    let victim = if owner == "executor-1" { 0 } else { 1 };
+    executors[victim].kill();
+    let second = place.invoke(&address, "counter/a", "increment");
+    assert_eq!(second["payload"]["value"], 2);
+    assert_ne!(second["executor"], first["executor"]);
+    assert!(second["epoch"].as_u64() > first["epoch"].as_u64());
+    place.served(&address, 1);
+}
+
+/// L2, S7, case 2's kind: a manager killed and restarted within a lease moves nothing.
+#[test]
+fn a_manager_killed_and_restarted_moves_no_shard() {
+    let (place, mut manager, address, _executors) = cluster(3);
+    let before = place.owners(&address);
+    manager.kill();
+    let mut again = place.manager_at(&address, &[]);
+    assert_eq!(again.address(), address);
+    place.served(&address, 3);
+    assert_eq!(place.owners(&address), before);
+    let renewed = wait_for("everybody's renewal", || {
+        let status = place.status(&address)?;
+        status["troubles"].as_array()?.is_empty().then_some(status)
+    });
+    assert_eq!(renewed["executors"].as_array().unwrap().len(), 3);
+}
+
+/// S1, S6, case 30: a frozen executor's shards are served elsewhere; awake, it is refused and takes part again as a new life.
+#[test]
+fn a_frozen_executor_is_replaced_and_comes_back_as_a_new_life() {
+    let (place, _manager, address, executors) = cluster(2);
+    let first = place.invoke(&address, "counter/a", "increment");
+    let victim = if first["executor"] == "executor-1" { &executors[0] } else { &executors[1] };
+    let id = |name: &str| {
+        let status = place.status(&address).unwrap();
+        let row = status["executors"].as_array().unwrap().iter().find(|row| row["name"] == name).cloned();
+        row.map(|row| row["id"].clone())
+    };
+    let name = first["executor"].as_str().unwrap();
+    let before = id(name).unwrap();
+    victim.signal(Signal::STOP);
+    let second = place.invoke(&address, "counter/a", "increment");
+    assert_eq!(second["payload"]["value"], 2);
+    victim.signal(Signal::CONT);
+    wait_for("the frozen one's return", || id(name).filter(|now| *now != before));
+    place.served(&address, 2);
+    assert_eq!(place.invoke(&address, "counter/a", "increment")["payload"]["value"], 3);
+}
+
+/// R35: a process restarted under its name and address takes over at once, without waiting for the old lease.
+#[test]
+fn a_process_restarted_at_its_address_is_served_at_once() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&["--set", "lease.profile=lan"]);
+    let address = manager.address();
+    let lan = ["--set", "lease.profile=lan"];
+    let mut executor = place.executor(&address, "executor-1", &lan);
+    let port = format!("listen.grpc={}", executor.address());
+    place.served(&address, 1);
+    executor.kill();
+    let began = Instant::now();
+    let _again = place.executor(&address, "executor-1", &[&lan[..], &["--set", &port]].concat());
+    wait_for("the new life", || (place.owners(&address)[0]["epoch"] == 2).then_some(()));
+    assert!(began.elapsed().as_secs() < 11, "sooner than the lease of 12 s: {:?}", began.elapsed());
+}
+
+/// Case 36: a second process of the same name elsewhere wins; the first is told and stops.
+#[test]
+fn of_two_processes_with_one_name_the_older_stops() {
+    let (place, _manager, address, mut executors) = cluster(1);
+    let _newer = place.executor(&address, "executor-1", &[]);
+    assert_eq!(executors[0].ended().code(), Some(1));
+    assert!(executors[0].log().contains("newer process"), "{}", executors[0].log());
+    place.served(&address, 1);
+}
+
+/// An operator's drain hands everything off; undrain lets it come back.
+#[test]
+fn a_drained_executor_hands_off_and_returns_on_undrain() {
+    let (place, _manager, address, _executors) = cluster(2);
+    let owned = |name: &str| {
+        let status = place.status(&address)?;
+        status["executors"].as_array()?.iter().find(|row| row["name"] == name)?["owned"].as_u64()
+    };
+    let output = place.manager(&["drain", "executor-1", "--manager", &address]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    wait_for("the drain", || (owned("executor-1") == Some(0) && owned("executor-2") == Some(16)).then_some(()));
+    let output = place.manager(&["undrain", "executor-1", "--manager", &address]);
+    assert!(output.status.success());
+    wait_for("the return", || (owned("executor-1") == Some(8)).then_some(()));
+    let unknown = place.manager(&["drain", "executor-9", "--manager", &address]);
+    assert_eq!(unknown.status.code(), Some(1), "{}", text(&unknown.stderr));
+}
+
+/// Status is for scripts too: 1 while something is wrong, 0 when it is not; never "unassigned" without a reason.
+#[test]
+fn status_says_why_shards_have_no_owner() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let address = manager.address();
+    let output = place.manager(&["status", "--manager", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("no executor is registered"));
+    let _executor = place.executor(&address, "executor-1", &[]);
+    place.served(&address, 1);
+    let output = place.manager(&["status", "--manager", &address]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let explained = place.manager(&["explain", "counter/a", "--manager", &address]);
+    assert!(text(&explained.stdout).contains("owned by executor-1"), "{}", text(&explained.stdout));
+}

@@ -1,0 +1,9 @@
+//! The two shipped binaries as processes: real sockets, real files, real signals.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test reads better so")]
+
+mod bad_input;
+mod cluster;
+mod dev;
+mod processes;
+mod stopping;
+mod wire;
