@@ -1,7 +1,8 @@
 //! Dialling. A channel connects when it is first used and again whenever its connection is gone.
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use crate::guard::guarded;
+use futures::future::{BoxFuture, MapOk};
+use futures::{FutureExt, TryFutureExt};
 use hyper_util::rt::TokioIo;
 use leasehold_model::Address;
 use std::future::Future;
@@ -149,14 +150,14 @@ impl Sent {
     }
 }
 
-/// A channel that notes in [`Sent`] when the transport takes the message.
+/// A channel that notes in [`Sent`] when the transport takes the message, and guards against answers that break it.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracked(tonic::transport::Channel);
 
 impl Service<http::Request<Body>> for Tracked {
     type Response = http::Response<Body>;
     type Error = tonic::transport::Error;
-    type Future = tonic::transport::channel::ResponseFuture;
+    type Future = MapOk<tonic::transport::channel::ResponseFuture, fn(http::Response<Body>) -> http::Response<Body>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.0.poll_ready(cx)
@@ -167,7 +168,7 @@ impl Service<http::Request<Body>> for Tracked {
             Some(sent) => request.map(|inner| Body::new(Message { inner, sent })),
             None => request,
         };
-        self.0.call(request)
+        self.0.call(request).map_ok(guarded)
     }
 }
 

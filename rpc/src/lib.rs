@@ -18,6 +18,7 @@ pub mod channel;
 pub mod client;
 mod decode;
 mod encode;
+mod guard;
 pub mod server;
 pub mod status;
 mod wire;

@@ -270,6 +270,13 @@ async fn a_payload_above_its_bound_is_refused_by_the_peer_and_a_message_above_it
         assert_eq!(invalid.field, field);
     }
     assert_eq!(fake.last(), None);
+    // Nobody listens there: had it tried to send, it would be unreachable.
+    let nowhere = AgentClient::new(
+        Dialer::with_connector(|_| std::future::pending::<std::io::Result<tokio::io::DuplexStream>>())
+            .dial(&served.address),
+    );
+    let large = message::Invocation { payload: vec![b' '; 5 << 20], ..invocation() };
+    assert!(matches!(nowhere.invoke(large, PATIENCE).await, Err(CallError::Refused(_))));
     let largest = message::Invocation { payload: vec![b' '; MAX_PAYLOAD], ..invocation() };
     assert_eq!(client.invoke(largest, PATIENCE).await, Ok(answer()));
 }
@@ -355,19 +362,34 @@ async fn a_connection_beyond_the_bound_is_closed_and_its_place_is_given_back() {
     soon(async { while second.renew(renewal()).await.is_err() {} }).await;
 }
 
+/// Resolves when nobody accepts at `served` any more: its closing has begun.
+async fn closed(served: &Served) {
+    soon(async { while tokio::net::TcpStream::connect(served.address.as_str()).await.is_ok() {} }).await;
+}
+
 #[tokio::test]
-async fn closing_lets_a_running_call_finish_and_does_not_wait_for_silent_connections() {
+async fn closing_lets_a_running_call_finish() {
     let fake = Fake::shut();
-    let limits = Limits { grace: Duration::from_millis(500), ..Limits::default() };
-    let mut served = manager(&fake, limits).await;
-    // A peer that never sends a byte: the transport alone would wait for it for ever.
-    let _silent = tokio::net::TcpStream::connect(served.address.as_str()).await.unwrap();
+    let mut served = manager(&fake, Limits { grace: PATIENCE, ..Limits::default() }).await;
     let client = ManagerClient::new(served.channel());
     let running = tokio::spawn(async move { client.register(registration()).await });
     fake.arrival().await;
     served.stop();
+    closed(&served).await;
     fake.gate.add_permits(1);
     assert_eq!(soon(running).await.unwrap(), Ok(grant()));
+    soon(served.task).await.unwrap().unwrap();
+}
+
+/// The transport alone would wait for ever.
+#[tokio::test]
+async fn closing_does_not_wait_for_a_connection_that_never_says_a_word() {
+    let fake = Fake::open();
+    let mut served = manager(&fake, Limits { grace: Duration::from_millis(100), ..Limits::default() }).await;
+    let _silent = tokio::net::TcpStream::connect(served.address.as_str()).await.unwrap();
+    // A later connection is served, so the silent one has been accepted.
+    assert!(ManagerClient::new(served.channel()).renew(renewal()).await.is_ok());
+    served.stop();
     soon(served.task).await.unwrap().unwrap();
 }
 

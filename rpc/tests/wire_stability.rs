@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test crate")]
 
 use prost::Message;
-use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::field_descriptor_proto::Label;
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet, ServiceDescriptorProto,
 };
@@ -18,9 +18,11 @@ fn descriptors() -> FileDescriptorSet {
 }
 
 fn field_type(field: &FieldDescriptorProto) -> String {
-    let name = match field.r#type() {
-        Type::Message | Type::Enum => field.type_name().trim_start_matches('.').to_owned(),
-        plain => plain.as_str_name().trim_start_matches("TYPE_").to_lowercase(),
+    // Only messages and enumerations have a type name.
+    let name = if field.type_name().is_empty() {
+        field.r#type().as_str_name().trim_start_matches("TYPE_").to_lowercase()
+    } else {
+        field.type_name().trim_start_matches('.').to_owned()
     };
     match (field.label(), field.proto3_optional()) {
         (Label::Repeated, _) => format!("repeated {name}"),
