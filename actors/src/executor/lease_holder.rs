@@ -418,6 +418,9 @@ fn count<T>(
 /// Starts a `LeaseHolder` on a thread and a runtime of its own (R45). `connect` is called there, because a client belongs to the
 /// runtime that it was made in. The thread ends with the actor.
 ///
+/// `LeaseHolder` and `AgentHost` need each other's address: take the host's from its context before it runs
+/// (`Context::new`, `address`, and, once this has returned, `run`). What is sent to it meanwhile waits in its mailbox.
+///
 /// # Errors
 /// When the thread or its runtime cannot be made.
 pub fn spawn_on_own_thread(

@@ -9,7 +9,7 @@ use leasehold_actors::executor::lease_metrics::LeaseMetrics;
 use leasehold_actors::executor::message::{Assign, CurrentLife, Pulse, Recover, Sweep};
 use leasehold_actors::lease_key::{fresh, key_hash};
 use leasehold_model::fence::{Closed, Fence, FenceKeeper};
-use leasehold_model::holder::{Identity, Life, Settings};
+use leasehold_model::holder::{Exit, Identity, Life, Settings};
 use leasehold_model::lease::Allowance;
 use leasehold_model::message::{
     ClusterStatus, Deregistration, Push, PushAnswer, Registration, Renewal, RoutingTable, ShardExplanation, Weight,
@@ -276,6 +276,7 @@ pub struct Bench {
     pub metrics: LeaseMetrics,
     pub told: Arc<Mutex<Vec<(Tick, Told)>>>,
     pub sweeps_take: Arc<Mutex<Duration>>,
+    pub pulse: Arc<Pulse>,
     pub hash: Arc<Mutex<LeaseKeyHash>>,
 }
 
@@ -330,6 +331,7 @@ impl Bench {
         let fence = keeper.fence();
         let current = CurrentLife::new(ExecutorId::from_u128(1));
         let metrics = LeaseMetrics::default();
+        let pulse = Arc::new(Pulse::default());
         let hash = Arc::new(Mutex::new(LeaseKeyHash([0; 32])));
         let minted = Arc::clone(&hash);
         let parts = HolderParts {
@@ -346,12 +348,12 @@ impl Bench {
             current: current.clone(),
             sweep: host.clone().recipient(),
             recover: host.clone().recipient(),
-            pulse: Arc::new(Pulse::default()),
+            pulse: Arc::clone(&pulse),
             metrics: metrics.clone(),
         };
         let (holder, exit) = LeaseHolder::new(parts, Arc::new(manager.clone()));
         let holder = holder.start();
-        Self { holder, host, manager, fence, clock, current, exit, metrics, told, sweeps_take, hash }
+        Self { holder, host, manager, fence, clock, current, exit, metrics, told, sweeps_take, pulse, hash }
     }
 
     pub fn now(&self) -> Tick {
@@ -366,6 +368,11 @@ impl Bench {
     pub async fn push(&self, set: ShardSet) -> Result<PushAnswer, CallError> {
         let push = Push { executor: self.current.read(), key_hash: *self.hash.lock().unwrap(), set };
         self.holder.send(Assign(push)).await.unwrap()
+    }
+
+    /// How it ended, which must be within minutes.
+    pub async fn ended(&mut self) -> Exit {
+        tokio::time::timeout(secs(300), self.exit.ended()).await.expect("it ends")
     }
 
     pub fn told(&self) -> Vec<Told> {

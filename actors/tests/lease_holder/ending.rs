@@ -17,7 +17,7 @@ async fn a_shutdown_drains_deregisters_and_ends_with_success() {
         let asked = bench.now();
         bench.holder.send(Shutdown).await.unwrap();
         assert_eq!(bench.admits(3), Err(Closed::NotHeld), "nothing new starts");
-        let exit = bench.exit.ended().await;
+        let exit = bench.ended().await;
         assert_eq!(exit.code, 0, "{}", exit.why);
         let took = bench.now().since(asked);
         assert!(took >= secs(8) && took < secs(9), "{took:?}");
@@ -52,7 +52,7 @@ async fn a_shutdown_is_raced_against_the_call_in_flight() {
             bench.manager.script().answer_takes = Duration::from_millis(1);
             let asked = bench.now();
             bench.holder.do_send(Shutdown);
-            assert_eq!(bench.exit.ended().await.code, 0);
+            assert_eq!(bench.ended().await.code, 0);
             let took = bench.now().since(asked);
             assert!(took < Duration::from_millis(100), "{took:?}");
             assert_eq!(bench.manager.deregistrations().len(), 1);
@@ -70,7 +70,7 @@ async fn a_shutdown_without_a_manager_ends_within_seconds() {
         bench.manager.conduct(Conduct::Deaf);
         let asked = bench.now();
         bench.holder.do_send(Shutdown);
-        assert_eq!(bench.exit.ended().await.code, 0);
+        assert_eq!(bench.ended().await.code, 0);
         assert!(bench.now().since(asked) <= secs(6));
     })
     .await;
@@ -85,7 +85,7 @@ async fn a_shutdown_whose_sweep_hangs_ends_without_deregistering() {
         *bench.sweeps_take.lock().unwrap() = secs(3_600);
         let asked = bench.now();
         bench.holder.do_send(Shutdown);
-        let exit = bench.exit.ended().await;
+        let exit = bench.ended().await;
         assert_eq!(exit.code, 1, "{}", exit.why);
         assert!(bench.now().since(asked) <= secs(17));
         assert!(bench.manager.deregistrations().is_empty());
@@ -103,7 +103,7 @@ async fn a_second_shutdown_ends_at_once() {
         tokio::time::sleep(secs(1)).await;
         let asked = bench.now();
         bench.holder.do_send(Shutdown);
-        assert_eq!(bench.exit.ended().await.code, 1);
+        assert_eq!(bench.ended().await.code, 1);
         assert!(bench.now().since(asked) < Duration::from_millis(10));
     })
     .await;
@@ -118,7 +118,7 @@ async fn a_dead_agent_host_closes_the_fence_and_ends_the_process_part() {
         bench.host.do_send(Die);
         let noticed = bench.until(secs(3), |bench| bench.admits(3).is_err()).await;
         assert!(noticed <= Duration::from_millis(1_100), "{noticed:?}");
-        let exit = bench.exit.ended().await;
+        let exit = bench.ended().await;
         assert_eq!(exit.code, 1);
         assert!(exit.why.contains("host"), "{}", exit.why);
         assert_eq!(bench.manager.deregistrations().len(), 1);
@@ -139,7 +139,7 @@ async fn a_host_that_dies_during_a_sweep_is_noticed_at_once() {
         bench.push(set(11, &[])).await.unwrap();
         let asked = bench.now();
         bench.host.do_send(Die);
-        assert_eq!(bench.exit.ended().await.code, 1);
+        assert_eq!(bench.ended().await.code, 1);
         assert!(bench.now().since(asked) < secs(2));
         assert_eq!(bench.fence.deadline(), leasehold_model::Tick::ZERO);
     })
@@ -154,7 +154,7 @@ async fn a_panic_closes_the_fence_and_is_told() {
         tokio::time::sleep(secs(1)).await;
         assert_eq!(bench.admits(3), Ok(7));
         bench.manager.conduct(Conduct::Panic);
-        let exit = bench.exit.ended().await;
+        let exit = bench.ended().await;
         assert_eq!(exit.code, 1);
         assert_eq!(bench.admits(3), Err(Closed::NotReady));
         assert!(!bench.holder.connected());
@@ -175,7 +175,7 @@ async fn without_a_manager_it_is_not_ready_and_gives_up_after_its_patience() {
             let began = bench.now();
             tokio::time::sleep(secs(59)).await;
             assert_eq!(bench.admits(3), Err(Closed::NotReady));
-            let exit = bench.exit.ended().await;
+            let exit = bench.ended().await;
             assert_eq!(exit.code, 69);
             assert!(exit.why.contains("127.0.0.1:7000"), "{}", exit.why);
             let took = bench.now().since(began);
@@ -204,7 +204,7 @@ async fn a_superseded_executor_sweeps_and_ends_with_failure() {
         let mut bench = Bench::start(&[(3, 7)]);
         tokio::time::sleep(secs(1)).await;
         bench.manager.conduct(Conduct::Refuse(Refusal::Superseded));
-        let exit = bench.exit.ended().await;
+        let exit = bench.ended().await;
         assert_eq!(exit.code, 1);
         assert!(exit.why.contains("same name"), "{}", exit.why);
         assert_eq!(bench.told().last(), Some(&Told::Sweep(shards(&[(3, 7)]), Duration::ZERO)));

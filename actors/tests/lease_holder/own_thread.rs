@@ -1,7 +1,7 @@
 //! R45, case 17, in real time: the renewal's thread does not care what the others do.
 
 use crate::bench::{M1, ScriptedHost, ScriptedManager, identity, local, settings, shards};
-use actix::Actor;
+use actix::{AsyncContext, Context};
 use leasehold_actors::clock::{Clock, HolderClock};
 use leasehold_actors::executor::lease_holder::{HolderParts, Shutdown, spawn_on_own_thread};
 use leasehold_actors::executor::lease_metrics::LeaseMetrics;
@@ -30,9 +30,11 @@ async fn renewals_go_out_while_the_works_runtime_is_blocked_for_two_leases() {
         let ttl = Duration::from_millis(1_500);
         let clock: Arc<dyn Clock> = Arc::new(HolderClock);
         let manager = ScriptedManager::new(clock.clone(), ttl, &[(3, 7)]);
-        let told = Arc::default();
+        let told: Arc<Mutex<Vec<_>>> = Arc::default();
         let sweeps_take = Arc::new(Mutex::new(Duration::ZERO));
-        let host = ScriptedHost { told, sweeps_take, mailbox: 16, clock: clock.clone() }.start();
+        // In production the host needs the holder's address too: so its own is taken before it runs.
+        let unstarted = Context::<ScriptedHost>::new();
+        let host = unstarted.address();
         let keeper = FenceKeeper::new();
         let fence = keeper.fence();
         let parts = HolderParts {
@@ -53,6 +55,7 @@ async fn renewals_go_out_while_the_works_runtime_is_blocked_for_two_leases() {
         };
         let client = manager.clone();
         let (holder, mut exit) = spawn_on_own_thread(parts, move || Arc::new(client)).unwrap();
+        unstarted.run(ScriptedHost { told: Arc::clone(&told), sweeps_take, mailbox: 16, clock: clock.clone() });
         block_until("admitted", || fence.admit(clock.now(), ShardId(3)).is_ok());
         let (began, before) = (Instant::now(), manager.renewals().len());
         let closed = std::cell::Cell::new(0);
@@ -65,6 +68,7 @@ async fn renewals_go_out_while_the_works_runtime_is_blocked_for_two_leases() {
 
         let inspection = holder.send(Inspect).await.unwrap();
         assert_eq!((inspection.manager, inspection.held.iter().collect()), (Some(M1), shards(&[(3, 7)])));
+        assert_eq!(told.lock().unwrap().len(), 1, "the recovery waited for the host to run");
         holder.send(Shutdown).await.unwrap();
         assert_eq!(exit.ended().await.code, 0);
         assert_eq!(manager.deregistrations().len(), 1);

@@ -6,6 +6,7 @@ use leasehold_model::fence::Closed;
 use leasehold_model::message::Push;
 use leasehold_model::refusal::Credential;
 use leasehold_model::{CallError, ExecutorId, GrantSeq, LeaseKeyHash, Refusal, ShardEpoch, ShardId, Ttl};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// R11, R45: ten minutes of renewals, one per period.
@@ -365,6 +366,25 @@ async fn renewals_are_counted_by_outcome() {
         assert_eq!(count("granted"), 1);
         assert!(count("not_leader") >= 1);
         assert_eq!(count("unknown"), 0);
+    })
+    .await;
+}
+
+/// Case 35: an executor whose work hangs goes on renewing, and says how long it has hung.
+#[tokio::test(start_paused = true)]
+async fn renewals_report_the_condition_without_asking_the_host() {
+    local(async {
+        let bench = Bench::start(&[(3, 7)]);
+        tokio::time::sleep(secs(1)).await;
+        bench.pulse.agents.store(5, Ordering::Relaxed);
+        bench.pulse.running.store(2, Ordering::Relaxed);
+        bench.pulse.oldest_began.store(bench.now().0, Ordering::Relaxed);
+        tokio::time::sleep(secs(20)).await;
+        let (at, renewal) = bench.manager.renewals().remove(0);
+        assert_eq!((renewal.condition.agents, renewal.condition.running), (5, 2));
+        assert!(renewal.condition.oldest_running_ms > 16_000 && at > bench.now().minus(secs(4)));
+        let inspection = bench.holder.send(Inspect).await.unwrap();
+        assert!(inspection.condition.oldest_running_ms >= 20_000);
     })
     .await;
 }

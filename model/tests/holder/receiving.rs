@@ -358,3 +358,30 @@ fn it_says_of_itself_what_it_holds_and_what_drains() {
     assert_eq!(said.lease_remaining_ms, 59_930);
     assert_eq!(said.name.as_str(), "a");
 }
+
+/// R19: at least the last applied, so an equal revision counts, by renewal as by push.
+#[test]
+fn a_set_of_the_revision_applied_last_is_applied() {
+    let mut bench = Bench::holding(&[(1, 7)]);
+    bench.push(set(M1, 10, &[(1, 7), (2, 1)])).0.unwrap();
+    assert_eq!(bench.holder.claim(), Some(claim(M1, 10, &[(1, 7), (2, 1)])));
+    bench.fire(Purpose::Call);
+    bench.answer(Ok(grant(2, set(M1, 10, &[(1, 7), (2, 1), (3, 1)]))));
+    assert_eq!(bench.holder.claim(), Some(claim(M1, 10, &[(1, 7), (2, 1), (3, 1)])));
+}
+
+/// R18: with jitter, within a thirtieth of the lease, so that a new manager's pushes do not bring everybody at once.
+#[test]
+fn a_foreign_push_spreads_the_renewals_over_a_thirtieth_of_a_short_lease() {
+    let mut waits = std::collections::BTreeSet::new();
+    for seed in 0..50 {
+        let mut bench = Bench::new(identity());
+        bench.step(Event::Started { seed });
+        let mut short = grant(1, set(M1, 10, &[]));
+        short.ttl = leasehold_model::Ttl::from_ms(3_000).unwrap();
+        bench.answer(Ok(short));
+        bench.push(set(M2, 99, &[])).0.unwrap();
+        waits.insert(bench.armed(Purpose::Call).since(bench.now));
+    }
+    assert!(waits.len() > 40 && waits.last() <= Some(&ms(100)), "{waits:?}");
+}
