@@ -70,6 +70,8 @@ async fn be_a_child(folder: &str, orders: &str) {
         move |at| {
             if Some(at) == point && armed.swap(false, std::sync::atomic::Ordering::SeqCst) {
                 kill_process(getpid(), signal).unwrap();
+                // Another thread may take the signal: this one must not run on until it has reached them all.
+                std::thread::sleep(Duration::from_millis(50));
             }
             Box::pin(std::future::ready(())) as futures::future::BoxFuture<'static, ()>
         }

@@ -4,14 +4,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
-use leasehold_persistence::oplog::sqlite::{Settings, verify};
+use leasehold_persistence::oplog::sqlite::{Point, Settings, verify};
 use leasehold_persistence::oplog::{
-    Append, EntryIndex, EntryKind, Error, NewEntry, OplogStore, SqliteOplogStore, Writer,
+    Append, EntryIndex, EntryKind, Error, Gate, NewEntry, OplogStore, SqliteOplogStore, Writer,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, timeout};
@@ -147,6 +148,41 @@ async fn a_busy_lock_under_which_commits_land_is_not_stepped_around() {
     sqlx::query("COMMIT").execute(&mut other).await.unwrap();
     assert_eq!(timeout(PATIENCE, waiting).await.unwrap().unwrap(), Ok(EntryIndex(5)));
     assert_eq!(verify(folder.path()).await.unwrap().generation, 1);
+}
+
+/// F7: the generation changes between a commit and its check; the copy has the entry, so it is acknowledged and not written twice.
+#[tokio::test]
+async fn a_commit_that_was_copied_before_it_was_checked_is_acknowledged() {
+    let folder = TempDir::new().unwrap();
+    let gate = Gate::default();
+    let at_gate = gate.clone();
+    let armed = Arc::new(AtomicBool::new(false));
+    let arm = Arc::clone(&armed);
+    let probe = move |point| {
+        let (gate, stop) = (at_gate.clone(), point == Point::Committed && armed.load(Ordering::SeqCst));
+        Box::pin(async move {
+            if stop {
+                gate.pass().await;
+            }
+        }) as futures::future::BoxFuture<'static, ()>
+    };
+    let slow = Arc::new(store(folder.path(), Settings { probe: Some(Arc::new(probe)), ..Settings::default() }).await);
+    let settings = Settings { step_around_after: Duration::from_millis(200), ..Settings::default() };
+    let other = SqliteOplogStore::open_with(folder.path(), settings).await.unwrap();
+    arm.store(true, Ordering::SeqCst);
+    let held = tokio::spawn({
+        let slow = Arc::clone(&slow);
+        async move { slow.append(append(&agent("a"), 4, 10)).await }
+    });
+    timeout(PATIENCE, gate.reached()).await.unwrap();
+    let mut lock = foreign(folder.path()).await;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut lock).await.unwrap();
+    assert!(other.claim(&agent("b"), SHARD, writer(5)).await.is_ok(), "steps around the lock");
+    gate.release();
+    assert_eq!(timeout(PATIENCE, held).await.unwrap().unwrap(), Ok(EntryIndex(5)));
+    assert_eq!(other.read(&agent("a"), writer(5), EntryIndex(1), 10).await.unwrap().len(), 4);
+    let report = verify(folder.path()).await.unwrap();
+    assert_eq!((report.generation, report.entries, report.found), (2, 4, 0));
 }
 
 #[tokio::test]
