@@ -372,10 +372,12 @@ async fn closing_lets_a_running_call_finish() {
     let fake = Fake::shut();
     let mut served = manager(&fake, Limits { grace: PATIENCE, ..Limits::default() }).await;
     let client = ManagerClient::new(served.channel());
-    let running = tokio::spawn(async move { client.register(registration()).await });
+    let mut running = tokio::spawn(async move { client.register(registration()).await });
     fake.arrival().await;
     served.stop();
     closed(&served).await;
+    // There is no event to wait for: a grace that is cut short shows within this, by the call's failing.
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut running).await.is_err(), "it was cut");
     fake.gate.add_permits(1);
     assert_eq!(soon(running).await.unwrap(), Ok(grant()));
     soon(served.task).await.unwrap().unwrap();
