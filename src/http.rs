@@ -160,3 +160,39 @@ pub(crate) async fn bind(what: &str, address: SocketAddr) -> io::Result<TcpListe
         io::Error::new(error.kind(), format!("cannot listen on {address} ({what}): {error}{hint}"))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::oneshot;
+
+    fn ready() -> Router {
+        operations(Operations { not_ready: Box::new(|| None), registry: Registry::default() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sent_no_byte_does_not_put_off_the_end() {
+        let listener = bind("listen.http", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(serve(listener, ready(), 8, async move { drop(stopped.await) }));
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        stop.send(()).unwrap();
+        serving.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named_with_what_it_is_for() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = bind("listen.http", address).await.unwrap_err().to_string();
+        assert!(error.contains(&address.to_string()) && error.contains("listen.http"), "{error}");
+        assert!(error.contains("another process listens there"), "{error}");
+    }
+}
