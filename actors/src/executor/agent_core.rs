@@ -519,10 +519,12 @@ impl AgentCore {
     }
 
     fn retry_or_give_up(&mut self, phase: Phase, error: Error, out: &mut Vec<Effect>) {
-        match error {
-            Error::Fenced { recorded, .. } => self.latch(recorded, None, out),
-            error if retryable(&error) && self.wait(OPEN_ATTEMPTS, out) => self.phase = phase,
-            error => self.give_up(&error, out),
+        if let Error::Fenced { recorded, .. } = error {
+            self.latch(recorded, None, out);
+        } else if retryable(&error) && self.wait(OPEN_ATTEMPTS, out) {
+            self.phase = phase;
+        } else {
+            self.give_up(&error, out);
         }
     }
 

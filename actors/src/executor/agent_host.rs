@@ -74,6 +74,9 @@ pub struct Open {
     pub held: Admitted,
 }
 
+/// Whether something was handed on; if not, it comes back with the reason.
+type Handed = Result<(), Box<(Ask, Refusal)>>;
+
 /// What a host is made of.
 pub struct HostParts {
     /// Who this process is, for refusals and answers.
@@ -181,16 +184,17 @@ impl AgentHost {
 
     /// Hands `ask` to the agent, starting it if need be, or answers it with a refusal.
     fn ask(&mut self, agent: &AgentId, ask: Ask, ctx: &mut Context<Self>) {
-        if let Err((ask, refusal)) = self.try_ask(agent, ask, ctx) {
+        if let Err(turned_away) = self.try_ask(agent, ask, ctx) {
+            let (ask, refusal) = *turned_away;
             ask.refuse(refusal);
         }
     }
 
-    fn try_ask(&mut self, agent: &AgentId, ask: Ask, ctx: &mut Context<Self>) -> Result<(), (Ask, Refusal)> {
+    fn try_ask(&mut self, agent: &AgentId, ask: Ask, ctx: &mut Context<Self>) -> Handed {
         if let Some((admitted, recorded)) = self.latched.get(agent) {
             if *admitted == ask.admitted {
                 let refusal = Refusal::EpochFenced { held: admitted.epoch, recorded: *recorded };
-                return Err((ask, refusal));
+                return Err(Box::new((ask, refusal)));
             }
             self.latched.remove(agent);
         }
@@ -206,7 +210,7 @@ impl AgentHost {
     }
 
     /// Keeps `ask` for the incarnation after the present one.
-    fn park(&mut self, agent: &AgentId, ask: Ask) -> Result<(), (Ask, Refusal)> {
+    fn park(&mut self, agent: &AgentId, ask: Ask) -> Handed {
         let limit = self.parts.limits.agent.queue;
         let slot = self.slots.get_mut(agent).expect("the caller has just seen the slot");
         // The shard came back under another epoch before this incarnation was told to go.
@@ -215,19 +219,19 @@ impl AgentHost {
             slot.standing = Standing::Stopping;
         }
         if slot.parked.len() >= limit {
-            return Err((ask, overloaded(format!("agent {agent}, which is ending"), limit, limit)));
+            return Err(Box::new((ask, overloaded(format!("agent {agent}, which is ending"), limit, limit))));
         }
         slot.parked.push(ask);
         self.settle(agent);
         Ok(())
     }
 
-    fn start(&mut self, agent: &AgentId, ask: Ask, ctx: &mut Context<Self>) -> Result<(), (Ask, Refusal)> {
+    fn start(&mut self, agent: &AgentId, ask: Ask, ctx: &mut Context<Self>) -> Handed {
         let Some(kind) = self.parts.types.find(agent.kind()).cloned() else {
-            return Err((ask, Refusal::UnknownMethod { what: format!("agent type {}", agent.kind()) }));
+            return Err(Box::new((ask, Refusal::UnknownMethod { what: format!("agent type {}", agent.kind()) })));
         };
         if let Err(full) = self.make_room(ask.run.work == Work::Open) {
-            return Err((ask, full));
+            return Err(Box::new((ask, full)));
         }
         let slot = self.spawn(agent, kind, ask.admitted, ctx);
         self.slots.insert(agent.clone(), slot);
@@ -291,13 +295,13 @@ impl AgentHost {
     }
 
     /// Hands `ask` to the live agent.
-    fn give(&mut self, agent: &AgentId, ask: Ask) -> Result<(), (Ask, Refusal)> {
+    fn give(&mut self, agent: &AgentId, ask: Ask) -> Handed {
         let slot = self.slots.get_mut(agent).expect("the caller has just seen or made the slot");
         let limit = self.parts.limits.agent.queue;
         // One runs, `limit` wait.
         if slot.outstanding > limit {
             let used = slot.outstanding;
-            return Err((ask, overloaded(format!("queue of agent {agent}"), used, limit)));
+            return Err(Box::new((ask, overloaded(format!("queue of agent {agent}"), used, limit))));
         }
         ask.home.set(slot.instance);
         // Bounded by the line above; the agent's mailbox is never the narrower bound.

@@ -480,9 +480,10 @@ fn being_fenced_on_claim_read_find_or_suspend_tells_the_lease_holder() {
                 old.append(append).await.unwrap();
             }
             rig.store.script(path, Fault::HoldBefore(gate.clone()));
-            let call = match path {
-                Call::Suspend => rig.invoke("b", "add", json!(1)),
-                _ => rig.keyed("a", "add", json!(1), Some("l")),
+            let call = if path == Call::Suspend {
+                rig.invoke("b", "add", json!(1))
+            } else {
+                rig.keyed("a", "add", json!(1), Some("l"))
             };
             gate.reached().await;
             rig.store.handle().claim(&agent("a"), SHARD, writer(9, 9)).await.unwrap();
@@ -520,7 +521,9 @@ fn an_append_of_unknown_outcome_is_read_back_and_stored_exactly_once() {
             let rig = Rig::new();
             rig.add("a", 1).await;
             rig.store.script(Call::Append, fault.clone());
+            let began = tokio::time::Instant::now();
             assert_eq!(rig.add("a", 1).await, json!(2), "{fault:?}");
+            assert!(began.elapsed() < Duration::from_secs(10), "each store call has a deadline: {fault:?}");
             assert_eq!(rig.entries("a", writer(1, 1)).await, 2, "{fault:?}");
             assert_eq!(rig.add("a", 1).await, json!(3), "{fault:?}");
         }
@@ -652,6 +655,67 @@ fn an_invocation_at_the_new_epoch_waits_for_the_old_agent_to_end() {
         assert_eq!((answer.payload.as_slice(), answer.epoch), (&b"2"[..], epoch(2)));
         rig.regain(2).await;
         assert_eq!(rig.condition().running, 0);
+    });
+}
+
+/// R20: an epoch that changed under an agent closes it, even before its sweep arrives: no write mixes two epochs.
+#[test]
+fn an_epoch_that_changed_before_the_sweep_arrived_ends_the_old_agent() {
+    paused(async {
+        let mut rig = Rig::limited(patient());
+        rig.add("a", 1).await;
+        let gate = Gate::default();
+        rig.store.script(Call::Append, Fault::HoldBefore(gate.clone()));
+        let running = rig.invoke("a", "add", json!(1));
+        gate.reached().await;
+        let queued = rig.invoke("a", "add", json!(1));
+        settled().await;
+        rig.epoch = epoch(2);
+        rig.keeper.open(SHARD, rig.epoch);
+        gate.release();
+        assert_eq!(value(running.await.unwrap()), json!(2));
+        assert_eq!(reason(&queued.await.unwrap()), "HANDOFF_IN_PROGRESS");
+        let answer = rig.invoke("a", "add", json!(1)).await.unwrap().unwrap();
+        assert_eq!((answer.payload.as_slice(), answer.epoch), (&b"3"[..], epoch(2)));
+        assert_eq!(rig.store.recorded(&agent("a")).await.unwrap(), Some(writer(2, 1)));
+    });
+}
+
+#[test]
+fn an_agent_of_a_shard_that_is_not_held_is_not_recovered() {
+    paused(async {
+        let rig = Rig::new();
+        let held = Admitted { shard: SHARD, epoch: epoch(1) };
+        let opened = rig.host.send(Open { agent: agent("a"), held }).await.unwrap();
+        assert!(matches!(opened, Err(CallError::Refused(Refusal::HandoffInProgress { .. }))), "{opened:?}");
+        assert_eq!(rig.calls(Call::Claim), 0);
+    });
+}
+
+/// Case 30, F2: deleted under a running agent it is fenced and told; what was deleted stays deleted.
+#[test]
+fn an_agent_deleted_under_a_running_one_is_fenced_and_starts_empty() {
+    paused(async {
+        let rig = Rig::new();
+        rig.add("a", 5).await;
+        rig.store.handle().delete(&agent("a"), writer(1, 1)).await.unwrap();
+        assert_eq!(reason(&rig.invoke("a", "add", json!(1)).await.unwrap()), "EPOCH_FENCED");
+        settled().await;
+        assert_eq!(rig.told(), [(epoch(1), None)]);
+        assert_eq!(rig.add("a", 1).await, json!(1));
+    });
+}
+
+#[test]
+fn every_page_of_running_agents_is_recovered() {
+    paused(async {
+        let rig = Rig::new();
+        for n in 0..300 {
+            rig.add(&format!("{n:03}"), 1).await;
+        }
+        let next = Rig::with(Arc::new(rig.store.handle()), 2, HostLimits::default());
+        next.recover().await;
+        assert_eq!((next.metrics.replays.get(), next.condition().agents), (300, 300));
     });
 }
 
@@ -814,6 +878,9 @@ fn the_front_refuses_what_may_not_be_admitted_and_says_why() {
         let rig = Rig::new();
         let front = front(&rig, Holder::default());
         let long = "k".repeat(129);
+        // JSON all the same: only its length is wrong.
+        let mut too_long = vec![b' '; super::super::front::MAX_PAYLOAD];
+        too_long.push(b'1');
         for (call, expected) in [
             (invocation("sum/a", "add", b"1", None), "ok"),
             (invocation("sum/a", "", b"1", None), "INVALID_FIELD"),
@@ -821,7 +888,7 @@ fn the_front_refuses_what_may_not_be_admitted_and_says_why() {
             (invocation("sum/a", "add", b"{", None), "INVALID_FIELD"),
             (invocation("sum/a", "add", b"1", Some("")), "INVALID_FIELD"),
             (invocation("sum/a", "add", b"1", Some(&long)), "INVALID_FIELD"),
-            (invocation("sum/a", "add", &vec![b' '; super::super::front::MAX_PAYLOAD + 1], None), "INVALID_FIELD"),
+            (invocation("sum/a", "add", &too_long, None), "INVALID_FIELD"),
             (invocation("none/a", "add", b"1", None), "UNKNOWN_METHOD"),
             (invocation("sum/a", "none", b"1", None), "UNKNOWN_METHOD"),
         ] {
