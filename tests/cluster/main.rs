@@ -1,0 +1,9 @@
+//! Whole clusters in virtual time: the real actors of manager and executors, the real router, on a network that a test scripts.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test reads better so")]
+
+mod chaos;
+mod checker;
+mod failures;
+mod moves;
+mod network;
+mod world;

@@ -1,0 +1,339 @@
+//! A cluster on paused time.
+
+use crate::checker::Checker;
+use crate::network::{CALLER, Network};
+use actix::{Actor, Addr, AsyncContext, Context};
+use leasehold::agents::{AgentTypes, shipped};
+use leasehold::router::{Router, RouterSettings};
+use leasehold_actors::clock::{Clock, SharedClock, VirtualClock};
+use leasehold_actors::executor::agent::Surroundings;
+use leasehold_actors::executor::agent_host::{AgentHost, HostLimits, HostParts};
+use leasehold_actors::executor::front::{Draining, ExecutorFront};
+use leasehold_actors::executor::lease_holder::{ExitWatch, HolderParts, LeaseHolder, Shutdown};
+use leasehold_actors::executor::lease_metrics::LeaseMetrics;
+use leasehold_actors::executor::message::{CurrentLife, Pulse};
+use leasehold_actors::executor::metrics::ExecutorMetrics;
+use leasehold_actors::lease_key;
+use leasehold_actors::manager::{self, ManagerMetrics, Running};
+use leasehold_model::fence::{Fence, FenceKeeper};
+use leasehold_model::holder::{self, Life};
+use leasehold_model::lease::Allowance;
+use leasehold_model::message::{Invocation, InvocationAnswer, Weight};
+use leasehold_model::state::{ClusterState, ShardState};
+use leasehold_model::{Address, ClusterName, ExecutorId, ExecutorName, ShardCount, Tick, Ttl, leader};
+use leasehold_persistence::cluster::MemoryClusterStore;
+use leasehold_persistence::oplog::MemoryOplogStore;
+use prometheus_client::registry::Registry;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+pub const LEASE: Duration = Duration::from_secs(60);
+pub const SHARDS: u32 = 16;
+
+/// A clock whose rate differs from the manager's by some parts per million.
+#[derive(Clone)]
+pub struct SkewedClock {
+    inner: VirtualClock,
+    began: Tick,
+    ppm: i64,
+}
+
+impl SkewedClock {
+    fn new(ppm: i64) -> Self {
+        let inner = VirtualClock::start();
+        Self { began: inner.now(), inner, ppm }
+    }
+
+    pub fn sleep_machine(&self, span: Duration) {
+        self.inner.sleep_machine(span);
+    }
+}
+
+impl Clock for SkewedClock {
+    fn now(&self) -> Tick {
+        let elapsed = i128::from(self.inner.now().0 - self.began.0);
+        let skewed = elapsed + elapsed * i128::from(self.ppm) / 1_000_000;
+        Tick(self.began.0 + u64::try_from(skewed).unwrap())
+    }
+}
+
+/// One life of an executor process.
+pub struct Node {
+    pub name: String,
+    pub address: Address,
+    pub clock: SkewedClock,
+    pub fence: Fence,
+    pub life: CurrentLife,
+    pub exit: ExitWatch,
+    pub oplogs: Arc<MemoryOplogStore>,
+    pub registry: Registry,
+    lease_holder: Addr<LeaseHolder>,
+    draining: Draining,
+}
+
+impl Node {
+    pub fn id(&self) -> ExecutorId {
+        self.life.read()
+    }
+
+    pub fn admits(&self, shard: leasehold_model::ShardId) -> bool {
+        self.fence.admit(self.clock.now(), shard).is_ok()
+    }
+
+    pub fn admits_any(&self) -> bool {
+        (0..SHARDS).any(|shard| self.admits(leasehold_model::ShardId(shard)))
+    }
+
+    /// As SIGTERM.
+    pub async fn shut_down(&self) -> holder::Exit {
+        self.draining.begin();
+        self.lease_holder.do_send(Shutdown);
+        self.exit.clone().ended().await
+    }
+}
+
+/// What a test can vary.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    pub handoff_grace: Duration,
+    pub settle: Duration,
+    pub max_moves: u32,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { handoff_grace: Duration::from_secs(10), settle: Duration::ZERO, max_moves: 1024 }
+    }
+}
+
+pub struct World {
+    pub network: Network,
+    pub store: Arc<MemoryClusterStore>,
+    pub oplogs: Arc<MemoryOplogStore>,
+    pub checker: Checker,
+    pub router: Router,
+    pub terms: Terms,
+    running: RefCell<Option<Running>>,
+}
+
+/// Runs a test's body where actors can live; the invariants are checked throughout.
+pub async fn cluster<F: Future<Output = ()>>(terms: Terms, body: impl FnOnce(Rc<World>) -> F) {
+    tokio::task::LocalSet::new()
+        .run_until(async move {
+            let network = Network::default();
+            let store = Arc::new(MemoryClusterStore::new());
+            let managers = vec![Arc::new(network.to_manager(CALLER)) as _];
+            let router = Router::new(managers, Arc::new(network.clone()), RouterSettings::default());
+            let checker = Checker::default();
+            let (oplogs, running) = (Arc::new(MemoryOplogStore::new()), RefCell::default());
+            let world = Rc::new(World { network, store, oplogs, checker, router, terms, running });
+            world.start_manager().await;
+            let checking = tokio::task::spawn_local(world.checker.clone().watch(Rc::clone(&world)));
+            body(Rc::clone(&world)).await;
+            world.checker.check(&world);
+            assert!(!checking.is_finished(), "{:?}", checking.await);
+            checking.abort();
+        })
+        .await;
+}
+
+impl World {
+    pub async fn start_manager(&self) {
+        let store = Arc::new(self.store.another());
+        let mut registry = Registry::default();
+        let settings = manager::Settings {
+            cluster: ClusterName::new("test").unwrap(),
+            shard_count: ShardCount::new(SHARDS).unwrap(),
+            leader: leader::Settings {
+                lease: Ttl::from_duration(LEASE).unwrap(),
+                settle: self.terms.settle,
+                max_moves: self.terms.max_moves,
+            },
+            push_deadline: Duration::from_secs(10),
+            store_patience: LEASE,
+        };
+        let with = manager::Surroundings {
+            links: Arc::new(self.network.clone()),
+            clock: Arc::new(VirtualClock::start()),
+            metrics: ManagerMetrics::register(&mut registry),
+        };
+        let running = manager::start(settings, store, with).await.unwrap();
+        self.network.manager(Some(running.handle.clone()));
+        self.running.replace(Some(running));
+    }
+
+    /// As `kill -9`: nobody is answered any more. What it has written is stored.
+    pub async fn kill_manager(&self) {
+        self.network.manager(None);
+        let running = self.running.take().expect("a manager runs");
+        running.handle.stop().await;
+    }
+
+    pub fn manager(&self) -> manager::ManagerHandle {
+        self.running.borrow().as_ref().expect("a manager runs").handle.clone()
+    }
+
+    /// Starts an executor process whose clock is off by `ppm`.
+    pub fn executor(self: &Rc<Self>, name: &str, port: u16, ppm: i64) -> Rc<Node> {
+        let address = Address::new(format!("10.0.0.1:{port}")).unwrap();
+        let clock = SkewedClock::new(ppm);
+        let shared: SharedClock = Arc::new(clock.clone());
+        let keeper = FenceKeeper::new();
+        let (fence, pulse) = (keeper.fence(), Arc::new(Pulse::default()));
+        let life = CurrentLife::new(ExecutorId::from_u128(1));
+        let mut registry = Registry::default();
+        let metrics = ExecutorMetrics::register(&mut registry);
+        let context = Context::<AgentHost>::new();
+        let host = context.address();
+        let parts = HolderParts {
+            settings: holder::Settings {
+                handoff_grace: self.terms.handoff_grace,
+                call_deadline_floor: Duration::from_secs(10),
+                registration_patience: 10 * LEASE,
+                allowance: Allowance::default(),
+                managers: "the manager".to_owned(),
+            },
+            identity: holder::Identity {
+                cluster: ClusterName::new("test").unwrap(),
+                name: ExecutorName::new(name).unwrap(),
+                address: address.clone(),
+                zone: None,
+                weight: Weight::default(),
+                shard_count: None,
+            },
+            mint: Box::new(|| {
+                let (executor, lease_key) = lease_key::fresh();
+                Life { executor, lease_key }
+            }),
+            seed: u64::from(port),
+            keeper,
+            clock: Arc::clone(&shared),
+            current: life.clone(),
+            sweep: host.clone().recipient(),
+            recover: host.clone().recipient(),
+            pulse: Arc::clone(&pulse),
+            metrics: LeaseMetrics::register(&mut registry, fence.clone(), Arc::clone(&shared)),
+        };
+        let (holder, exit) = LeaseHolder::new(parts, Arc::new(self.network.to_manager(name)));
+        let lease_holder = holder.start();
+        let oplogs = Arc::new(self.oplogs.handle());
+        let limits = HostLimits::default();
+        let around = Surroundings {
+            fence: fence.clone(),
+            clock: Arc::clone(&shared),
+            store: Arc::clone(&oplogs) as _,
+            store_timeout: limits.store_timeout,
+            metrics: metrics.clone(),
+        };
+        let types = AgentTypes::new(shipped());
+        let executor_name = ExecutorName::new(name).unwrap();
+        context.run(AgentHost::new(HostParts {
+            name: executor_name.clone(),
+            life: life.clone(),
+            around,
+            types: types.clone(),
+            pulse,
+            fenced: lease_holder.clone().recipient(),
+            limits,
+        }));
+        let draining = Draining::default();
+        let front = ExecutorFront {
+            name: executor_name,
+            fence: fence.clone(),
+            clock: shared,
+            types,
+            host: host.recipient(),
+            assign: lease_holder.clone().recipient(),
+            inspect: lease_holder.clone().recipient(),
+            draining: draining.clone(),
+            metrics,
+        };
+        self.network.place(&address, name, Arc::new(front));
+        let name = name.to_owned();
+        let node = Rc::new(Node { name, address, clock, fence, life, exit, oplogs, registry, lease_holder, draining });
+        self.checker.add(&node);
+        node
+    }
+
+    /// As `kill -9`.
+    pub async fn crash(&self, node: &Node) {
+        self.network.remove(&node.address);
+        self.network.cut_both_ways(&node.name, crate::network::MANAGER);
+        node.lease_holder.do_send(Shutdown);
+        node.lease_holder.do_send(Shutdown);
+        node.exit.clone().ended().await;
+    }
+
+    /// Waits until `node` admits nothing any more, and its shards are served by others.
+    pub async fn replaced(&self, node: &Node, within: Duration) {
+        let began = Instant::now();
+        while node.admits_any() {
+            assert!(began.elapsed() <= within, "{} goes on admitting", node.name);
+            sleep(Duration::from_millis(10)).await;
+        }
+        self.served(within - began.elapsed()).await;
+    }
+
+    pub fn stored(&self) -> ClusterState {
+        self.store.peek().expect("something is stored")
+    }
+
+    pub fn owned(&self, node: &Node) -> usize {
+        self.stored().shards().filter(|(_, row)| row.state == ShardState::Owned(node.id())).count()
+    }
+
+    /// Waits until every shard is admitted by somebody; returns how long that took.
+    pub async fn served(&self, within: Duration) -> Duration {
+        let began = Instant::now();
+        loop {
+            let missing: Vec<_> = self.checker.unserved();
+            if missing.is_empty() {
+                return began.elapsed();
+            }
+            assert!(
+                began.elapsed() <= within,
+                "not served within {within:?}: {missing:?}, {:?}",
+                self.stored().totals()
+            );
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until nothing has changed for a while.
+    pub async fn settled(&self) {
+        self.served(3 * LEASE).await;
+        for _ in 0..200 {
+            let before = self.stored().revision;
+            sleep(LEASE / 2).await;
+            let totals = self.stored().totals();
+            if self.stored().revision == before && totals.releasing + totals.unassigned == 0 {
+                return;
+            }
+        }
+        panic!("it never settles: {:?}", self.stored().totals());
+    }
+
+    pub async fn increment(&self, agent: &str, within: Duration) -> Result<InvocationAnswer, String> {
+        let invocation = Invocation {
+            agent: agent.parse().unwrap(),
+            method: "increment".to_owned(),
+            payload: Vec::new(),
+            idempotency_key: None,
+        };
+        self.router.call(invocation, within).await.map_err(|error| error.to_string())
+    }
+
+    pub async fn value(&self, agent: &str) -> u64 {
+        let invocation = Invocation {
+            agent: agent.parse().unwrap(),
+            method: "get".to_owned(),
+            payload: Vec::new(),
+            idempotency_key: None,
+        };
+        let answer = self.router.call(invocation, 3 * LEASE).await.unwrap();
+        serde_json::from_slice::<serde_json::Value>(&answer.payload).unwrap()["value"].as_u64().unwrap()
+    }
+}
