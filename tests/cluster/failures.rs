@@ -241,7 +241,7 @@ async fn a_wedged_executor_shows_in_status_and_its_shards_can_be_moved() {
         sleep(2 * LEASE).await;
         assert!(a.admits_any(), "renewals go on");
         let status = world.manager().status().await.unwrap();
-        assert!(status.troubles.iter().any(|trouble| trouble.contains("a looks wedged")), "{:?}", status.troubles);
+        assert!(status.troubles.iter().any(|trouble| trouble.contains("a looks wedged")), "{status:?}");
         let b = world.executor("b", 2, 0);
         world.manager().set_draining("a".parse().unwrap(), true).await.unwrap();
         stuck.await.unwrap().unwrap();

@@ -46,6 +46,12 @@ impl Settings {
     pub fn lag_after(&self) -> Duration {
         self.lease.as_duration() / 6
     }
+
+    /// An invocation that has been running for this long is shown as trouble (case 35): a sixth of a lease, at least 5 s.
+    #[must_use]
+    pub fn wedged_after(&self) -> Duration {
+        (self.lease.as_duration() / 6).max(Duration::from_secs(5))
+    }
 }
 
 /// Ties a reply to the request that waits for it. Minted by the shell, unique within one leadership.

@@ -133,7 +133,7 @@ impl Leader {
             if let Some(lag) = executor.lagging_ms.filter(|lag| *lag > millis(self.settings.lag_after())) {
                 troubles.push(format!("{name} is lagging: it has not acknowledged its newest set for {lag} ms"));
             }
-            if executor.condition.oldest_running_ms > lease_ms {
+            if executor.condition.oldest_running_ms > millis(self.settings.wedged_after()) {
                 let age = executor.condition.oldest_running_ms;
                 troubles.push(format!("{name} looks wedged: an invocation has been running for {age} ms"));
             }
