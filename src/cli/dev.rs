@@ -56,24 +56,22 @@ pub(super) async fn run(options: DevOptions, log: &LogOptions) -> Result<Exit, F
                 show(&killed, json, || render(&executor, &killed))?;
                 Ok(Exit::Fine)
             }
-            other => unexpected(other),
+            Reply::Started => Err(Failure::new(Exit::Failed, "dev answered something else")),
+            Reply::Failed(code, why) => Err(refused(code, why)),
         },
         Some(Ask::Start { executor }) => match ask(&Request::Start(executor.clone())).await? {
             Reply::Started => {
                 say(&format!("{executor} is starting; `shard-manager status` shows it take its share"))?;
                 Ok(Exit::Fine)
             }
-            other => unexpected(other),
+            Reply::Killed(_) => Err(Failure::new(Exit::Failed, "dev answered something else")),
+            Reply::Failed(code, why) => Err(refused(code, why)),
         },
     }
 }
 
-fn unexpected(reply: Reply) -> Result<Exit, Failure> {
-    match reply {
-        Reply::Failed(64, why) => Err(Failure::new(Exit::Usage, why)),
-        Reply::Failed(_, why) => Err(Failure::new(Exit::Failed, why)),
-        Reply::Killed(_) | Reply::Started => Err(Failure::new(Exit::Failed, "dev answered something else".to_owned())),
-    }
+fn refused(code: u8, why: String) -> Failure {
+    Failure::new(if code == Exit::Usage.code() { Exit::Usage } else { Exit::Failed }, why)
 }
 
 fn render(executor: &ExecutorName, killed: &Killed) -> String {

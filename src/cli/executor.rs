@@ -1,13 +1,13 @@
 //! The command line of `shard-executor`.
 
-use super::config::ConfigOptions;
+use super::config::{self, ConfigCommand, ConfigOptions};
 use super::load::{Counting, LoadArgs, counts, load};
 use super::target::TargetArgs;
 use super::{Exit, Failure, LogOptions, QUIET, Signals, init_logging, show};
 use crate::gateway::GatewayProcess;
 use crate::router::WITHIN_MOST;
 use clap::{Parser, Subcommand};
-use leasehold_config::GatewayConfig;
+use leasehold_config::{ExecutorConfig, GatewayConfig};
 use leasehold_model::message::{Invocation, InvocationAnswer};
 use leasehold_model::{Address, AgentId, InvalidValue};
 use serde::Serialize;
@@ -39,6 +39,14 @@ enum Command {
     Load(LoadArgs),
     /// Read back what a load counted: one line per word, `COUNT WORD`
     Counts(Counting),
+    /// The configuration of `serve`, or of `route` with `--route`
+    Config {
+        /// Of the gateway
+        #[arg(long)]
+        route: bool,
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
 }
 
 /// Arguments of `route`. Flags are stronger than `--set`, the environment and the file.
@@ -90,12 +98,12 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// Why it failed, with the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
-    let Cli { log, config, command } = cli;
+    let Cli { log, config: options, command } = cli;
     if let Command::Serve = command {
-        return super::serve::executor(&config, &log).await;
+        return super::serve::executor(&options, &log).await;
     }
     if let Command::Route(args) = command {
-        return route(args, &config, &log).await;
+        return route(args, &options, &log).await;
     }
     init_logging(&log, QUIET)?;
     match command {
@@ -103,6 +111,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Invoke(args) => invoke(args).await,
         Command::Load(args) => load(args).await,
         Command::Counts(args) => counts(args).await,
+        Command::Config { route: true, command } => config::run::<GatewayConfig>(&options, &command),
+        Command::Config { route: false, command } => config::run::<ExecutorConfig>(&options, &command),
     }
 }
 

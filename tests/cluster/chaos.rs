@@ -30,7 +30,7 @@ fn store_faults(world: &World, mut rng: StdRng) {
     });
 }
 
-async fn turmoil(world: &Rc<World>, nodes: &mut Vec<Rc<Node>>, rng: &mut StdRng) {
+async fn turmoil(world: &Rc<World>, nodes: &mut [Rc<Node>], rng: &mut StdRng) {
     let mut script = StdRng::seed_from_u64(rng.random());
     world.network.script(move |_| (way(&mut script), way(&mut script)));
     store_faults(world, StdRng::seed_from_u64(rng.random()));

@@ -94,16 +94,16 @@ async fn a_rolling_restart_of_executors_is_not_seen_by_callers() {
         let mut nodes: Vec<_> = (1..=4).map(|n| world.executor(&format!("e{n}"), n, 0)).collect();
         world.settled().await;
         let load = Load::start(&world, 8, LEASE);
-        for n in 0..4 {
+        for (n, node) in nodes.iter_mut().enumerate() {
             let before = world.stored();
-            let share = world.owned(&nodes[n]);
-            assert_eq!(nodes[n].shut_down().await.code, 0);
-            world.network.remove(&nodes[n].address);
+            let share = world.owned(node);
+            assert_eq!(node.shut_down().await.code, 0);
+            world.network.remove(&node.address);
             world.served(Duration::from_secs(1)).await;
             let after = world.stored();
             let moved = before.shards().zip(after.shards()).filter(|((_, a), (_, b))| a.epoch != b.epoch);
             assert_eq!(moved.count(), share, "only its own share moved");
-            nodes[n] = world.executor(&format!("e{}", n + 1), u16::try_from(n).unwrap() + 10, 0);
+            *node = world.executor(&format!("e{}", n + 1), u16::try_from(n).unwrap() + 10, 0);
             world.settled().await;
         }
         assert_eq!(*load.errors.borrow(), Vec::<String>::new());

@@ -2,7 +2,7 @@
 
 use crate::checker::Checker;
 use crate::network::{CALLER, Network};
-use actix::{Actor, Addr, AsyncContext, Context};
+use actix::{Addr, AsyncContext, Context};
 use leasehold::agents::{AgentTypes, shipped};
 use leasehold::router::{Router, RouterSettings};
 use leasehold_actors::clock::{Clock, SharedClock, VirtualClock};
@@ -69,7 +69,6 @@ pub struct Node {
     pub life: CurrentLife,
     pub exit: ExitWatch,
     pub oplogs: Arc<MemoryOplogStore>,
-    pub registry: Registry,
     lease_holder: Addr<LeaseHolder>,
     draining: Draining,
 }
@@ -140,6 +139,17 @@ pub async fn cluster<F: Future<Output = ()>>(terms: Terms, body: impl FnOnce(Rc<
         .await;
 }
 
+fn identity(name: &str, address: &Address) -> holder::Identity {
+    holder::Identity {
+        cluster: ClusterName::new("test").unwrap(),
+        name: ExecutorName::new(name).unwrap(),
+        address: address.clone(),
+        zone: None,
+        weight: Weight::default(),
+        shard_count: None,
+    }
+}
+
 impl World {
     pub async fn start_manager(&self) {
         let store = Arc::new(self.store.another());
@@ -189,21 +199,8 @@ impl World {
         let context = Context::<AgentHost>::new();
         let host = context.address();
         let parts = HolderParts {
-            settings: holder::Settings {
-                handoff_grace: self.terms.handoff_grace,
-                call_deadline_floor: Duration::from_secs(10),
-                registration_patience: 10 * LEASE,
-                allowance: Allowance::default(),
-                managers: "the manager".to_owned(),
-            },
-            identity: holder::Identity {
-                cluster: ClusterName::new("test").unwrap(),
-                name: ExecutorName::new(name).unwrap(),
-                address: address.clone(),
-                zone: None,
-                weight: Weight::default(),
-                shard_count: None,
-            },
+            settings: self.holder_settings(),
+            identity: identity(name, &address),
             mint: Box::new(|| {
                 let (executor, lease_key) = lease_key::fresh();
                 Life { executor, lease_key }
@@ -218,7 +215,7 @@ impl World {
             metrics: LeaseMetrics::register(&mut registry, fence.clone(), Arc::clone(&shared)),
         };
         let (holder, exit) = LeaseHolder::new(parts, Arc::new(self.network.to_manager(name)));
-        let lease_holder = holder.start();
+        let lease_holder = holder.launch();
         let oplogs = Arc::new(self.oplogs.handle());
         let limits = HostLimits::default();
         let around = Surroundings {
@@ -253,9 +250,19 @@ impl World {
         };
         self.network.place(&address, name, Arc::new(front));
         let name = name.to_owned();
-        let node = Rc::new(Node { name, address, clock, fence, life, exit, oplogs, registry, lease_holder, draining });
+        let node = Rc::new(Node { name, address, clock, fence, life, exit, oplogs, lease_holder, draining });
         self.checker.add(&node);
         node
+    }
+
+    fn holder_settings(&self) -> holder::Settings {
+        holder::Settings {
+            handoff_grace: self.terms.handoff_grace,
+            call_deadline_floor: Duration::from_secs(10),
+            registration_patience: 10 * LEASE,
+            allowance: Allowance::default(),
+            managers: "the manager".to_owned(),
+        }
     }
 
     /// As `kill -9`.

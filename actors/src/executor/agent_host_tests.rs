@@ -851,7 +851,7 @@ fn recovery_precedes_admission_and_ends_with_a_sweep() {
 }
 
 fn front(rig: &Rig, holder: Holder) -> ExecutorFront {
-    let holder = holder.start();
+    let holder = holder.launch();
     ExecutorFront {
         name: ExecutorName::new("executor-1").unwrap(),
         fence: rig.keeper.fence(),

@@ -144,13 +144,20 @@ impl LeaseHolder {
         };
         (holder, ExitWatch(watch))
     }
+
+    /// Starts it on the current `LocalSet`. Its mailbox has its capacity from the first message on.
+    pub fn launch(self) -> Addr<Self> {
+        Self::create(|ctx| {
+            ctx.set_mailbox_capacity(MAILBOX);
+            self
+        })
+    }
 }
 
 impl Actor for LeaseHolder {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        ctx.set_mailbox_capacity(MAILBOX);
         self.step(Event::Started { seed: self.seed }, ctx);
     }
 }
@@ -435,7 +442,7 @@ pub fn spawn_on_own_thread(
             let (holder, exit) = LeaseHolder::new(parts, connect());
             let mut ended = exit.clone();
             // Nobody waits only if the caller was torn down meanwhile.
-            let _ = started.send((holder.start(), exit));
+            let _ = started.send((holder.launch(), exit));
             ended.ended().await;
         });
     })?;

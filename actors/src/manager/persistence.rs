@@ -77,9 +77,12 @@ struct Batch {
     to: Recipient<CommitEnded>,
 }
 
+/// A batch in a write, with what each of its commands came to.
+type Applied = (BatchId, Vec<Result<Outcome, Refusal>>, Recipient<CommitEnded>);
+
 /// A write under way, and whom to tell.
 struct InFlight {
-    batches: Vec<(BatchId, Vec<Result<Outcome, Refusal>>, Recipient<CommitEnded>)>,
+    batches: Vec<Applied>,
     state: Arc<ClusterState>,
     changes: Arc<Changes>,
     began: Instant,

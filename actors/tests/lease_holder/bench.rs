@@ -352,7 +352,7 @@ impl Bench {
             metrics: metrics.clone(),
         };
         let (holder, exit) = LeaseHolder::new(parts, Arc::new(manager.clone()));
-        let holder = holder.start();
+        let holder = holder.launch();
         Self { holder, host, manager, fence, clock, current, exit, metrics, told, sweeps_take, pulse, hash }
     }
 

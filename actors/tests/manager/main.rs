@@ -1,6 +1,6 @@
 //! The manager through its actors' mailboxes, in virtual time: a store that delays, refuses or loses an answer,
 //! executors that hold, lose or drop pushes.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test reads better so")]
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, missing_docs, reason = "a test reads better so")]
 
 mod clock_bounds;
 mod delivery;

@@ -230,7 +230,6 @@ pub struct World {
     pub manager: ManagerHandle,
     pub ended: watch::Receiver<Option<LeadershipEnd>>,
     pub registry: Registry,
-    pub settings: Settings,
 }
 
 pub fn settings(shards: u32) -> Settings {
@@ -269,8 +268,8 @@ impl World {
             clock: Arc::new(VirtualClock::start()),
             metrics: ManagerMetrics::register(&mut registry),
         };
-        let Running { handle, ended } = start(settings.clone(), Arc::clone(&store) as _, with).await.unwrap();
-        Self { store, network, manager: handle, ended, registry, settings }
+        let Running { handle, ended } = start(settings, Arc::clone(&store) as _, with).await.unwrap();
+        Self { store, network, manager: handle, ended, registry }
     }
 
     /// Another manager process on the same store and network.
