@@ -851,7 +851,7 @@ fn recovery_precedes_admission_and_ends_with_a_sweep() {
 }
 
 fn front(rig: &Rig, holder: Holder) -> ExecutorFront {
-    let holder = holder.launch();
+    let holder = holder.start();
     ExecutorFront {
         name: ExecutorName::new("executor-1").unwrap(),
         fence: rig.keeper.fence(),
