@@ -128,3 +128,37 @@ fn status_says_why_shards_have_no_owner() {
     let explained = place.manager(&["explain", "counter/a", "--manager", &address]);
     assert!(text(&explained.stdout).contains("owned by executor-1"), "{}", text(&explained.stdout));
 }
+
+/// Case 45: another process holds the store's lock for 8 s: nobody lapses, a registration waits or is tried again, nothing aborts.
+#[test]
+fn a_store_locked_by_another_process_for_eight_seconds_costs_nobody_anything() {
+    let (place, mut manager, address, mut executors) = cluster(2);
+    let before = place.owners(&address);
+    let held = place.path().join("held");
+    let script = "import sqlite3, sys, time\n\
+        c = sqlite3.connect(sys.argv[1], isolation_level=None)\n\
+        c.execute('BEGIN IMMEDIATE')\n\
+        open(sys.argv[2], 'w').close()\n\
+        time.sleep(8)\n";
+    let mut holder = std::process::Command::new("python3")
+        .args(["-c", script])
+        .args([place.path().join("manager.db"), held.clone()])
+        .spawn()
+        .unwrap();
+    wait_for("the lock", || held.exists().then_some(()));
+    let _third = place.executor(&address, "executor-3", &[]);
+    let mut lapsed = false;
+    while holder.try_wait().unwrap().is_none() {
+        lapsed |= place.status(&address).is_none_or(|status| status["executors"].as_array().unwrap().len() < 2);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    assert!(!lapsed, "the lease is 3 s: renewals went on without the store's writes");
+    let registered = place.served(&address, 3);
+    assert_eq!(registered["executors"].as_array().unwrap().len(), 3);
+    assert!(manager.is_running() && executors.iter_mut().all(Process::is_running));
+    let kept = before.as_array().unwrap().iter().zip(place.owners(&address).as_array().unwrap().clone());
+    assert!(
+        kept.filter(|(before, now)| before["epoch"] == now["epoch"]).count() >= 8,
+        "only the newcomer's share moved"
+    );
+}

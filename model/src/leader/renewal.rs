@@ -2,6 +2,7 @@
 
 use super::{Confirmation, Effect, Leader, Note, RenewalFacts, Reply, RequestId};
 use crate::ids::{ExecutorId, GrantSeq, ShardEpoch, ShardId};
+use crate::lease::granter_deadline;
 use crate::refusal::Refusal;
 use crate::set::{Claim, Grant};
 use crate::state::Executor;
@@ -117,7 +118,7 @@ impl Leader {
             return Self::refuse(request, Refusal::Unheard, out);
         }
         standing.heard_at = Some(now);
-        standing.deadline = standing.deadline.max(now.plus(ttl.as_duration()));
+        standing.deadline = granter_deadline(standing.deadline, now, ttl);
         standing.granted = standing.granted.next();
         standing.unheard.get_or_insert((standing.granted, now));
         let seq = standing.granted;
