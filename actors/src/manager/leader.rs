@@ -15,7 +15,7 @@ use crate::lease_key::key_hash;
 use actix::prelude::*;
 use leasehold_model::command::{Changes, Move};
 use leasehold_model::leader::{self, Effect, Event, Note, Published, RenewalFacts, Reply, RequestId};
-use leasehold_model::message::{ClusterStatus, Deregistration, Registration, Renewal, ShardExplanation};
+use leasehold_model::message::{ClusterStatus, Deregistration, Push, Registration, Renewal, ShardExplanation};
 use leasehold_model::state::ClusterState;
 use leasehold_model::{
     Address, CallError, ExecutorId, ExecutorName, Grant, InvalidValue, ManagerId, Refusal, ShardId, Tick,
@@ -153,7 +153,11 @@ impl Leader {
         request
     }
 
+    /// Takes one step. Without `Persistence` nothing can be decided any more: half a manager is worse than none.
     fn step(&mut self, event: Event, ctx: &mut Context<Self>) {
+        if !self.persistence.connected() {
+            return self.end(LeadershipEnd::Lost("the actor that writes to the store is gone".to_owned()), ctx);
+        }
         let mut out = Vec::new();
         self.core.step(self.clock.now(), event, &mut out);
         self.perform(out, ctx);
@@ -175,11 +179,7 @@ impl Leader {
                         session.do_send(Close);
                     }
                 }
-                Effect::Push(push) => {
-                    if let Some(session) = self.sessions.get(&push.executor) {
-                        session.do_send(Deliver(push));
-                    }
-                }
+                Effect::Push(push) => self.deliver(push, ctx),
                 Effect::Delivered(executor, revision) => {
                     if let Some(session) = self.sessions.get(&executor) {
                         session.do_send(Delivered(revision));
@@ -231,6 +231,21 @@ impl Leader {
         let leader = ctx.address().recipient();
         let session = ExecutorSession::new(executor, link, self.push_deadline, leader, self.metrics.clone());
         self.sessions.insert(executor, roomy(SESSION_MAILBOX, session));
+    }
+
+    /// A session that died is replaced by a fresh one, which begins with the newest set.
+    fn deliver(&mut self, push: Push, ctx: &mut Context<Self>) {
+        let executor = push.executor;
+        if self.sessions.get(&executor).is_some_and(|session| !session.connected()) {
+            let address = self.core.state().executor(executor).map(|row| row.address.clone());
+            tracing::error!(%executor, "the session with this executor died; it is begun anew");
+            if let Some(address) = address {
+                self.open_session(executor, &address, ctx);
+            }
+        }
+        if let Some(session) = self.sessions.get(&executor) {
+            session.do_send(Deliver(push));
+        }
     }
 
     fn arm(&mut self, at: Tick, ctx: &mut Context<Self>) {

@@ -5,4 +5,5 @@
 mod clock_bounds;
 mod delivery;
 mod store;
+mod supervision;
 mod world;

@@ -41,6 +41,8 @@ pub enum Pushes {
     Drop,
     /// Accepts and never answers.
     Silent,
+    /// Breaks the session that calls, by a panic.
+    Panic,
 }
 
 /// An executor that does as a test says. Releases at once what it is not told any more.
@@ -163,7 +165,7 @@ impl ExecutorApi for Scripted {
         let how = {
             let mut state = self.state.lock().unwrap();
             state.received.push(push.set.revision);
-            let applies = !matches!(state.pushes, Pushes::Drop | Pushes::Silent)
+            let applies = !matches!(state.pushes, Pushes::Drop | Pushes::Silent | Pushes::Panic)
                 && state
                     .claim
                     .as_ref()
@@ -179,6 +181,7 @@ impl ExecutorApi for Scripted {
             Pushes::LoseAnswer => return Err(CallError::Unknown("the answer was lost".to_owned())),
             Pushes::Drop => return Err(CallError::Unreachable("refused".to_owned())),
             Pushes::Silent => std::future::pending().await,
+            Pushes::Panic => panic!("a push that kills its session"),
         }
         let claim = self.claim();
         let applied = claim.as_ref().is_some_and(|claim| claim.applied >= push.set.revision);
