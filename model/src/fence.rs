@@ -283,7 +283,7 @@ mod tests {
     /// S1: neither through a closed shard nor, after a lapse, through the deadline.
     #[test]
     fn no_thread_is_admitted_once_close_has_returned() {
-        const ROUNDS: u64 = 2_000;
+        const ROUNDS: u64 = 500;
         let keeper = FenceKeeper::new();
         assert!(keeper.size(ShardCount::new(8).unwrap()));
         keeper.arm(Tick(1_000));
