@@ -412,12 +412,15 @@ impl Leader {
 
     /// R34, R35: a life that was here before and left stays gone; a predecessor at the same address is asked for first.
     fn on_register(&mut self, request: RequestId, id: ExecutorId, row: Executor, out: &mut Vec<Effect>) {
-        if self.departed.contains(id) {
-            return Self::refuse(request, Refusal::UnknownExecutor, out);
+        if self.state.executor(id).is_some() {
+            // Nothing is written, so a late copy cannot bring back a life whose removal is being written.
+            return match self.authenticated(id, row.key_hash) {
+                Ok(_) => self.await_confirmation(request, id, out),
+                Err(refusal) => Self::refuse(request, refusal, out),
+            };
         }
-        let known = self.state.executor(id).is_some();
         match self.state.named(&row.name) {
-            Some((predecessor, earlier)) if !known && earlier.address == row.address => {
+            Some((predecessor, earlier)) if earlier.address == row.address => {
                 out.push(Effect::Probe { request, address: row.address.clone() });
                 self.knocking.insert(request, Knocking { id, row, predecessor });
             }
@@ -439,6 +442,9 @@ impl Leader {
         replaces: Option<ExecutorId>,
         out: &mut Vec<Effect>,
     ) {
+        if self.departed.contains(id) {
+            return Self::refuse(request, Refusal::UnknownExecutor, out);
+        }
         self.commit(Purpose::Register(request, id), vec![Command::Register { id, executor, replaces }], out);
     }
 
@@ -522,7 +528,7 @@ impl Leader {
                 out.push(Effect::Reply(request, Reply::Done));
                 self.want_pass(now, out);
             }
-            (Purpose::Reap(ids), _) => self.reaped(now, &ids, out),
+            (Purpose::Reap(_), _) => self.plan(now, out),
             (Purpose::Pass { released, granted }, _) => self.passed(now, released, granted, out),
         }
     }

@@ -33,7 +33,7 @@ impl Pass {
     /// Notes a floor; `true` if it is news.
     pub fn floor(&mut self, shard: ShardId, floor: ShardEpoch) -> bool {
         let known = self.floors.entry(shard).or_default();
-        let news = floor > *known || *known == ShardEpoch::NEVER_OWNED;
+        let news = floor > *known;
         *known = floor.max(*known);
         news
     }
@@ -69,12 +69,7 @@ impl Leader {
         self.commit(Purpose::Reap(lapsed.clone()), vec![Command::Reap(lapsed)], out);
     }
 
-    pub(super) fn reaped(&mut self, now: Tick, ids: &[ExecutorId], out: &mut Vec<Effect>) {
-        self.unpark(ids, out);
-        self.plan(now, out);
-    }
-
-    /// Renewals that came while their executor was being reaped are decided now: it is gone, or the write failed and it is not.
+    /// The write that reaps failed: renewals that came meanwhile are decided now.
     pub(super) fn unpark(&mut self, ids: &[ExecutorId], out: &mut Vec<Effect>) {
         for id in ids {
             let Some(standing) = self.standings.get_mut(id) else { continue };
@@ -85,7 +80,7 @@ impl Leader {
         }
     }
 
-    fn plan(&mut self, now: Tick, out: &mut Vec<Effect>) {
+    pub(super) fn plan(&mut self, now: Tick, out: &mut Vec<Effect>) {
         let mut commands = self.lease_lengths(now);
         commands.extend(self.floors());
         commands.extend(self.confirmed_releases());
@@ -178,8 +173,8 @@ impl Leader {
         let half = self.settings.lease.as_duration() / 2;
         let mut keep_only = BTreeSet::new();
         for (id, standing) in &mut self.standings {
-            let silent = standing.heard_at.is_none_or(|at| now.since(at) > half);
-            let lagging = standing.lagging_since.is_some_and(|since| now.since(since) > lag_after);
+            let silent = !standing.talks(now, half);
+            let lagging = standing.lags(now, lag_after);
             let unheard = standing.unheard.is_some_and(|(_, given)| now.since(given) > half);
             standing.kept_only = silent || lagging || unheard;
             if standing.kept_only {

@@ -17,7 +17,7 @@ impl Leader {
             Ok(row) => Arc::clone(row),
             Err(refusal) => return Self::refuse(request, refusal, out),
         };
-        self.note_mismatch(id, &facts.claim, out);
+        self.note_mismatch(now, id, &facts.claim, out);
         let mut pass_has_work = self.hear_claim(now, id, &facts.claim, out);
         let Some(standing) = self.standings.get_mut(&id) else {
             return Self::refuse(request, Refusal::UnknownExecutor, out);
@@ -36,18 +36,17 @@ impl Leader {
         }
     }
 
-    /// R15: a claim under this manager that is neither what is owned nor what is being released.
-    fn note_mismatch(&self, id: ExecutorId, claim: &Claim, out: &mut Vec<Effect>) {
+    /// R15: pushes to it are not landing. It claims something other than its newest set, or has long not applied that.
+    fn note_mismatch(&self, now: Tick, id: ExecutorId, claim: &Claim, out: &mut Vec<Effect>) {
         let Some(standing) = self.standings.get(&id) else { return };
-        if claim.manager != self.manager || claim.applied < standing.changed {
-            return;
-        }
-        let owned = standing.set.iter().all(|(shard, epoch)| claim.shards.epoch_of(shard) == Some(epoch));
-        let no_other = claim
-            .shards
-            .iter()
-            .all(|(shard, _)| standing.set.contains(shard) || standing.releasing.contains_key(&shard));
-        if !(owned && no_other) {
+        let fits = if claim.manager == self.manager && claim.applied >= standing.changed {
+            let told = |shard| standing.set.contains(shard) || standing.releasing.contains_key(&shard);
+            standing.set.iter().all(|(shard, epoch)| claim.shards.epoch_of(shard) == Some(epoch))
+                && claim.shards.iter().all(|(shard, _)| told(shard))
+        } else {
+            !standing.lags(now, self.settings.lag_after())
+        };
+        if !fits {
             out.push(Effect::Note(Note::ClaimMismatch(id)));
         }
     }

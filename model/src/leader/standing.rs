@@ -7,6 +7,7 @@ use crate::set::{Claim, Holdings};
 use crate::state::ShardState;
 use crate::time::Tick;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// One executor as this leadership knows it. Gone with the leadership.
 #[derive(Debug)]
@@ -54,8 +55,18 @@ impl Standing {
             reaping: false,
             parked: Vec::new(),
             condition: Condition::default(),
-            kept_only: true,
+            kept_only: false,
         }
+    }
+
+    /// Whether it said anything within `span`.
+    pub fn talks(&self, now: Tick, span: Duration) -> bool {
+        self.heard_at.is_some_and(|at| now.since(at) <= span)
+    }
+
+    /// Whether it has gone for longer than `span` without being seen to have applied its newest set.
+    pub fn lags(&self, now: Tick, span: Duration) -> bool {
+        self.lagging_since.is_some_and(|since| now.since(since) > span)
     }
 }
 

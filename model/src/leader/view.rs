@@ -80,7 +80,7 @@ impl Leader {
         let mut executors: Vec<ExecutorStatus> =
             self.state.executors().map(|(id, row)| self.executor_status(now, id, row)).collect();
         executors.sort_by(|a, b| (&a.name, a.superseded, a.id).cmp(&(&b.name, b.superseded, b.id)));
-        let troubles = self.troubles(&executors);
+        let troubles = self.troubles(now, &executors);
         ClusterStatus {
             cluster: self.state.cluster.clone(),
             manager: self.manager,
@@ -114,7 +114,7 @@ impl Leader {
         }
     }
 
-    fn troubles(&self, executors: &[ExecutorStatus]) -> Vec<String> {
+    fn troubles(&self, now: Tick, executors: &[ExecutorStatus]) -> Vec<String> {
         let mut troubles = Vec::new();
         if let Some(trouble) = &self.pass.trouble {
             troubles.push(format!("the store does not take writes: {trouble}"));
@@ -126,7 +126,10 @@ impl Leader {
                 troubles.push(format!("{name} ({}) was superseded by a newer process", executor.id));
                 continue;
             }
-            if executor.lease_remaining_ms < lease_ms / 2 {
+            if let Some(unheard) = self.deaf_for(now, executor.id) {
+                let ms = millis(unheard);
+                troubles.push(format!("{name} talks but does not hear: its grants have gone unheard for {ms} ms"));
+            } else if executor.lease_remaining_ms < lease_ms / 2 {
                 let left = executor.lease_remaining_ms;
                 troubles.push(format!("{name} is silent: its lease ends in {left} ms unless it renews"));
             }
@@ -139,6 +142,13 @@ impl Leader {
             }
         }
         troubles
+    }
+
+    /// How long grants to `id` have gone unheard, if it still talks and that is trouble (R46).
+    fn deaf_for(&self, now: Tick, id: ExecutorId) -> Option<Duration> {
+        let half = self.settings.lease.as_duration() / 2;
+        let standing = self.standings.get(&id).filter(|standing| standing.talks(now, half))?;
+        standing.unheard.map(|(_, given)| now.since(given)).filter(|unheard| *unheard > half)
     }
 
     /// Never "unassigned" without a reason.

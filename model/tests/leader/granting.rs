@@ -1,5 +1,5 @@
 use crate::world::{LEASE, World, executor, key_hash, nothing, settings};
-use leasehold_model::leader::{CommitFailure, Confirmation, Event, Reply, Settings};
+use leasehold_model::leader::{CommitFailure, Confirmation, Event, Note, Reply, Settings};
 use leasehold_model::set::Holdings;
 use leasehold_model::{Claim, GrantSeq, ManagerId, Refusal, Revision, ShardEpoch, ShardId, Tick, Ttl};
 use std::sync::Arc;
@@ -312,4 +312,194 @@ fn a_failing_commit_delays_no_renewal() {
     w.fail_next(CommitFailure::Unavailable("locked".to_owned()));
     assert!(w.ended().is_none());
     assert_ne!(w.armed, Tick::NEVER);
+}
+
+/// R15: only an executor whose set is not the newest, and has long not been, is told to be missing its pushes.
+#[test]
+fn a_claim_is_a_mismatch_when_pushes_are_not_landing_and_only_then() {
+    // 1 owns two of six and releases a third to 3; the others are 2's.
+    let world = || {
+        let mut w = World::new(6);
+        w.settle(&[1, 2]);
+        w.register(3);
+        w
+    };
+    let w = world();
+    let (manager, revision, first) = (w.core.manager(), w.stored.revision, ShardEpoch::new(1).unwrap());
+    let own: Vec<_> = w.pushed(1).set.shards.iter().collect();
+    let draining = (w.releasing(1)[0], first);
+    let of_another = (w.pushed(2).set.shards.iter().next().unwrap().0, first);
+    let other_epoch = (own[1].0, ShardEpoch::new(7).unwrap());
+    let claim = |manager, applied, shards: Vec<_>| Claim { manager, applied, shards: Holdings::new(shards).unwrap() };
+    let foreign = ManagerId::from_u128(77);
+    let table = [
+        ("as told", claim(manager, revision, own.clone()), false, false),
+        ("one still drains", claim(manager, revision, vec![own[0], own[1], draining]), false, false),
+        ("one is missing", claim(manager, revision, vec![own[0]]), true, true),
+        ("one has another epoch", claim(manager, revision, vec![own[0], other_epoch]), true, true),
+        ("one is another's", claim(manager, revision, vec![own[0], own[1], of_another]), true, true),
+        ("an older set", claim(manager, Revision(revision.0 - 1), own.clone()), false, true),
+        ("another manager's set", claim(foreign, revision, own), false, true),
+    ];
+    for (what, claim, at_once, after_a_while) in table {
+        for (waited, expected) in [(Duration::ZERO, at_once), (LEASE / 6, at_once), (LEASE / 5, after_a_while)] {
+            let mut w = world();
+            w.now = w.now.plus(waited);
+            let request = w.renew_with(w.facts(1, claim.clone(), 1));
+            w.grant(request);
+            assert_eq!(w.noted(&Note::ClaimMismatch(executor(1))), usize::from(expected), "{what} after {waited:?}");
+        }
+    }
+}
+
+/// R40: from a shard's present epoch up to the greatest floor; anything else is left alone.
+#[test]
+fn an_epoch_floor_counts_from_the_present_epoch_to_the_greatest_floor() {
+    let greatest = ShardEpoch::MAX.get() - (1 << 32);
+    let table = [(4, None), (5, Some(6)), (greatest, Some(greatest + 1)), (greatest + 1, None)];
+    for (floor, raised) in table {
+        let mut w = World::new(1);
+        w.register(1);
+        let mut report = |floor| {
+            let mut facts = w.facts(1, w.up_to_date_claim(1), 1);
+            facts.epoch_floors = vec![(ShardId(0), ShardEpoch::new(floor).unwrap()), (ShardId(1), ShardEpoch::MAX)];
+            w.renew_with(facts);
+        };
+        report(4);
+        report(floor);
+        assert_eq!(w.epochs()[0].get(), raised.unwrap_or(5), "floor {floor}");
+        let refused = Note::FloorRefused(executor(1), ShardId(0), ShardEpoch::new(floor).unwrap());
+        assert_eq!(w.noted(&refused), usize::from(floor > greatest));
+    }
+}
+
+/// R40: a floor that is reported again and again while it waits costs one write.
+#[test]
+fn an_epoch_floor_waits_for_the_next_pass_and_the_greatest_counts() {
+    let mut w = World::new(1);
+    w.register(1);
+    w.prompt = false;
+    for floor in [10, 30, 30, 20] {
+        let mut facts = w.facts(1, w.up_to_date_claim(1), 1);
+        facts.epoch_floors = vec![(ShardId(0), ShardEpoch::new(floor).unwrap())];
+        w.renew_with(facts);
+    }
+    w.be_prompt();
+    assert_eq!(w.epochs()[0].get(), 31);
+    assert!(w.commits.is_empty());
+    let (written, revision) = (w.written.len(), w.stored.revision);
+    w.pass_time(LEASE / 2);
+    assert_eq!((w.written.len(), w.stored.revision), (written, revision), "R32: it is not raised again");
+}
+
+/// R6: a shorter lease is stored once it has outrun every deadline told, and not before.
+#[test]
+fn a_shorter_lease_is_stored_only_when_no_longer_one_is_outstanding() {
+    let mut w = World::new(8);
+    w.register(1);
+    let shorter = Settings { lease: Ttl::from_ms(30_000).unwrap(), ..settings() };
+    let mut next = World::take_over(Arc::clone(&w.stored), shorter, ManagerId::from_u128(2), w.now);
+    let stored = |w: &World| w.stored.executor(executor(1)).unwrap().lease_length.as_ms();
+    let told = next.deadline(1);
+    for _ in 0..3 {
+        next.pass_time(Duration::from_millis(9_999));
+        next.renew(1);
+        assert_eq!(stored(&next), 60_000, "it could still be living on the longer one");
+    }
+    next.pass_time(told.minus(Duration::from_secs(30)).since(next.now));
+    next.renew(1);
+    next.pass_time(Duration::from_secs(10));
+    assert_eq!(stored(&next), 30_000);
+    assert!(next.deadline(1) <= told, "and it is granted the shorter one");
+}
+
+/// R6: a lease as long as it should be is not written.
+#[test]
+fn a_lease_length_that_has_not_changed_is_not_stored_again() {
+    let mut w = World::new(8);
+    w.register(1);
+    let mut next = World::take_over(Arc::clone(&w.stored), settings(), ManagerId::from_u128(2), w.now);
+    for _ in 0..6 {
+        next.pass_time(LEASE / 3);
+        next.renew(1);
+    }
+    assert_eq!(next.stored.revision, w.stored.revision);
+    assert!(next.written.is_empty());
+}
+
+/// R7: nobody waits, so the store is not asked.
+#[test]
+fn a_confirmation_begins_only_while_somebody_waits() {
+    let mut w = World::new(8);
+    w.prompt = false;
+    w.step(Event::Confirmed(Confirmation::Leads));
+    assert_eq!(w.confirms, 0);
+    w.be_prompt();
+    w.register(1);
+    w.prompt = false;
+    w.renew(1);
+    w.confirm();
+    assert_eq!(w.confirms, 0);
+}
+
+/// R16: gone between its request and the confirmation.
+#[test]
+fn whoever_leaves_while_its_renewal_waits_is_not_granted() {
+    let mut w = World::new(8);
+    w.register(1);
+    w.prompt = false;
+    let renewal = w.renew(1);
+    w.deregister(1);
+    w.commit_next();
+    w.confirm();
+    assert_eq!(*w.refusal(renewal), Refusal::UnknownExecutor);
+}
+
+/// R35: superseded between its request and the confirmation.
+#[test]
+fn whoever_is_superseded_while_its_renewal_waits_is_not_granted() {
+    let mut w = World::new(8);
+    w.register(1);
+    let before = w.deadline(1);
+    w.now = w.now.plus(Duration::from_secs(1));
+    w.prompt = false;
+    let renewal = w.renew(1);
+    w.ask_to_register(2, World::registration(2, "e1", "127.0.0.1:5000"));
+    w.commit_next();
+    w.confirm();
+    assert_eq!(*w.refusal(renewal), Refusal::Superseded);
+    assert_eq!(w.deadline(1), before, "its shards move when its lease ends, never later");
+}
+
+/// R46: the refusal comes at a whole lease, not before, and grants before it are numbered one by one.
+#[test]
+fn a_grant_unheard_for_exactly_a_lease_is_the_last() {
+    for (waits, granted) in [(LEASE - Duration::from_millis(1), true), (LEASE, false)] {
+        let mut w = World::new(8);
+        let first = w.register(1);
+        w.prompt = false;
+        w.now = w.now.plus(LEASE / 2);
+        let second = w.renew_with(w.facts(1, w.up_to_date_claim(1), 0));
+        w.confirm();
+        assert_eq!((w.grant(first).seq, w.grant(second).seq), (GrantSeq(1), GrantSeq(2)));
+        w.now = w.now.minus(LEASE / 2).plus(waits);
+        let third = w.renew_with(w.facts(1, w.up_to_date_claim(1), 0));
+        w.confirm();
+        assert_eq!(matches!(w.replies[&third], Reply::Granted(_)), granted);
+        assert_eq!(w.noted(&Note::Unheard(executor(1))), usize::from(!granted));
+    }
+}
+
+/// R46: having heard a later grant is having heard.
+#[test]
+fn hearing_any_grant_since_the_first_unheard_one_is_hearing() {
+    for (heard, granted) in [(0, false), (1, true), (2, true)] {
+        let mut w = World::new(8);
+        w.register(1);
+        w.pass_time(LEASE / 2);
+        w.renew_with(w.facts(1, w.up_to_date_claim(1), 0));
+        w.pass_time(LEASE / 2);
+        let request = w.renew_with(w.facts(1, w.up_to_date_claim(1), heard));
+        assert_eq!(matches!(w.replies[&request], Reply::Granted(_)), granted, "heard {heard}");
+    }
 }

@@ -5,4 +5,5 @@ mod granting;
 mod moving;
 mod passes;
 mod registering;
+mod viewing;
 mod world;

@@ -1,8 +1,10 @@
-use crate::world::{LEASE, World, executor};
+use crate::world::{LEASE, World, executor, nothing, settings};
 use leasehold_model::command::Command;
-use leasehold_model::leader::{CommitFailure, Effect, Reply};
-use leasehold_model::{Refusal, Revision, Tick};
+use leasehold_model::leader::{CommitFailure, Effect, Note, Reply, Settings};
+use leasehold_model::{ManagerId, Refusal, Revision, Tick};
 use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
 
 /// R32
 #[test]
@@ -190,4 +192,156 @@ fn history_is_forgotten_after_a_pass_that_wrote() {
         _ => None,
     });
     assert_eq!(upto, Some(w.stored.revision));
+}
+
+/// R30: exactly a third of a lease while no lease ends earlier, and exactly then when one does.
+#[test]
+fn the_timer_is_armed_for_the_next_pass_or_the_earliest_end_of_a_lease() {
+    let mut w = World::new(8);
+    assert_eq!(w.armed, w.now.plus(LEASE / 3));
+    w.register(1);
+    let ends = w.deadline(1);
+    w.pass_time(Duration::from_secs(45));
+    assert_eq!(w.armed, ends);
+    w.renew(1);
+    w.pass_time(Duration::from_secs(15));
+    assert_eq!(w.armed, ends.plus(LEASE / 3), "the lease no longer ends first");
+}
+
+/// R39: at take-over too.
+#[test]
+fn a_new_leader_arms_its_timer_at_once() {
+    let mut w = World::new(8);
+    w.register(1);
+    let next = World::take_over(w.stored.clone(), settings(), ManagerId::from_u128(2), w.now);
+    assert_eq!(next.armed, next.now.plus(LEASE / 3));
+}
+
+/// Several batches in one write: its changes are taken in once, every request is answered.
+#[test]
+fn batches_that_are_stored_together_are_told_once() {
+    let mut w = World::new(8);
+    w.register(1);
+    w.register(2);
+    w.push_answered(1, w.claim_of_last_push(1));
+    w.push_answered(2, w.claim_of_last_push(2));
+    w.prompt = false;
+    let leaves = w.deregister(1);
+    let drained = w.drain("e2", true);
+    let (pushes, published) =
+        (w.pushes.len(), |w: &World| w.other.iter().filter(|effect| matches!(effect, Effect::Publish(..))).count());
+    let before = published(&w);
+    w.commit_together();
+    assert_eq!((&w.replies[&leaves], &w.replies[&drained]), (&Reply::Done, &Reply::Done));
+    assert_eq!(published(&w), before + 1);
+    assert_eq!(w.pushes.len(), pushes, "nobody's set has changed");
+}
+
+/// A write that changes no set pushes none.
+#[test]
+fn a_drain_that_moves_nothing_pushes_nothing() {
+    let mut w = World::new(8);
+    w.register(1);
+    let pushes = w.pushes.len();
+    w.drain("e1", true);
+    assert_eq!(w.pushes.len(), pushes);
+}
+
+/// R27: what was pushed is repeated until it is known to have been applied, and then no more.
+#[test]
+fn a_delivery_ends_when_the_claim_names_it() {
+    let mut w = World::new(8);
+    w.register(1);
+    let delivered = |w: &World| w.other.iter().filter(|effect| matches!(effect, Effect::Delivered(..))).count();
+    let claim = w.claim_of_last_push(1);
+    let older = Revision(claim.applied.0 - 1);
+    w.push_answered(1, nothing(w.core.manager(), older));
+    assert_eq!(delivered(&w), 0);
+    w.push_answered(1, claim.clone());
+    w.push_answered(1, claim.clone());
+    assert_eq!(delivered(&w), 1);
+    assert!(w.other.contains(&Effect::Delivered(executor(1), claim.applied)));
+}
+
+/// After a failure the store is given half a second; what happens meanwhile waits.
+#[test]
+fn a_failed_pass_is_tried_again_after_half_a_second_and_not_before() {
+    let mut w = World::new(8);
+    w.prompt = false;
+    w.register(1);
+    w.commit_next();
+    w.confirm();
+    w.fail_next(CommitFailure::Unavailable("locked".to_owned()));
+    assert_eq!(w.noted(&Note::PassFailed("locked".to_owned())), 1);
+    let retry = w.now.plus(Duration::from_millis(500));
+    assert_eq!(w.armed, retry);
+    w.drain("e1", false);
+    w.commit_next();
+    assert!(w.commits.is_empty(), "a pass was asked for and waits");
+    w.pass_time(Duration::from_millis(499));
+    assert!(w.commits.is_empty());
+    w.pass_time(Duration::from_millis(1));
+    assert_eq!(w.commits.len(), 1);
+}
+
+/// What a pass came to is noted in full.
+#[test]
+fn a_pass_is_noted_with_what_it_released_and_granted() {
+    let mut w = World::new(8);
+    w.register(1);
+    assert_eq!(w.noted(&Note::Passed { released: 0, granted: 8 }), 1);
+    w.push_answered(1, w.claim_of_last_push(1));
+    w.register(2);
+    assert_eq!(w.noted(&Note::Passed { released: 4, granted: 0 }), 1);
+}
+
+/// R33: one wait, from the first registration, also when nothing is assigned by the time of the second.
+#[test]
+fn a_later_registration_does_not_prolong_the_wait_of_a_cold_cluster() {
+    let mut w = World::with(8, Settings { settle: Duration::from_secs(3), ..settings() });
+    w.register(1);
+    assert_eq!(w.armed, w.now.plus(Duration::from_secs(3)));
+    w.pass_time(Duration::from_secs(2));
+    w.register(2);
+    assert_eq!(w.noted(&Note::Settling), 1);
+    w.pass_time(Duration::from_secs(1));
+    assert_eq!((w.owned(1), w.owned(2)), (4, 4));
+}
+
+/// R44, case 9: an executor that has been silent for more than half a lease is out of the plan.
+#[test]
+fn whoever_is_silent_for_more_than_half_a_lease_is_given_nothing_new() {
+    for (span, owned) in [(LEASE / 2, 8), (LEASE / 2 + MS, 4)] {
+        let mut w = World::new(8);
+        w.settle(&[1, 2]);
+        w.now = w.now.plus(span);
+        w.deregister(1);
+        assert_eq!(w.owned(2), owned, "after {span:?}");
+    }
+}
+
+/// R44, case 9: so is one that has not acknowledged its newest set for more than a sixth of a lease.
+#[test]
+fn whoever_lags_for_more_than_a_sixth_of_a_lease_is_given_nothing_new() {
+    for (span, owned) in [(LEASE / 6, 12), (LEASE / 6 + MS, 6)] {
+        let mut w = World::new(12);
+        w.settle(&[1, 2, 3]);
+        w.deregister(3);
+        w.now = w.now.plus(span);
+        w.deregister(1);
+        assert_eq!(w.owned(2), owned, "after {span:?}");
+    }
+}
+
+/// R46, R44: nor is anything given to one that has not heard a grant for half a lease.
+#[test]
+fn whoever_has_not_heard_for_half_a_lease_is_given_nothing_new() {
+    for (span, given) in [(LEASE / 2, 8), (LEASE / 2 + MS, 4)] {
+        let mut w = World::new(8);
+        w.settle(&[1, 2]);
+        w.now = w.now.plus(span);
+        w.push_answered(2, w.claim_of_last_push(2));
+        w.deregister(1);
+        assert_eq!(w.owned(2), given, "after {span:?}");
+    }
 }

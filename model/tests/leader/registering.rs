@@ -1,5 +1,5 @@
 use crate::world::{World, executor, key_hash, settings};
-use leasehold_model::leader::{CommitFailure, Event, Reply, Settings};
+use leasehold_model::leader::{CommitFailure, Effect, Event, Reply, Settings};
 use leasehold_model::{ClusterName, ManagerId, Refusal, ShardCount};
 use std::sync::Arc;
 use std::time::Duration;
@@ -215,4 +215,98 @@ fn a_new_leader_reaps_nobody_before_a_full_lease() {
     next.pass_time(Duration::from_millis(2));
     assert!(next.stored.executor(executor(3)).is_none(), "whoever does not answer is reaped when that lease ends");
     assert_eq!(next.owned(1) + next.owned(2), 9);
+}
+
+/// R34: a copy of a registration that comes while its life is being removed must not bring it back, to be given shards that nobody serves.
+#[test]
+fn a_late_copy_of_a_registration_does_not_undo_a_departure_that_is_being_stored() {
+    let mut w = World::new(8);
+    w.register(1);
+    w.register(2);
+    w.prompt = false;
+    w.deregister(1);
+    let late = w.register(1);
+    w.be_prompt();
+    assert!(w.replies.contains_key(&late));
+    assert!(w.stored.executor(executor(1)).is_none());
+    assert_eq!(w.owned(2), 8);
+}
+
+/// R34, R31: the same while its lease is being ended: it is told that it is gone, once that is stored.
+#[test]
+fn a_late_copy_of_a_registration_does_not_undo_a_reaping_that_is_being_stored() {
+    let mut w = World::new(8);
+    w.register(1);
+    w.prompt = false;
+    w.pass_time(w.deadline(1).since(w.now));
+    let late = w.register(1);
+    w.be_prompt();
+    assert_eq!(*w.refusal(late), Refusal::UnknownExecutor);
+    assert!(w.stored.executor(executor(1)).is_none());
+}
+
+/// R35: nor one that was waiting for the answer of its address.
+#[test]
+fn a_probe_that_ends_late_does_not_bring_back_who_has_left() {
+    let mut w = World::new(8);
+    w.ask_to_register(1, World::registration(1, "same", "127.0.0.1:4000"));
+    let late = w.ask_to_register(2, World::registration(2, "same", "127.0.0.1:4000"));
+    let request = w.ask_to_register(2, World::registration(2, "same", "127.0.0.1:4000"));
+    w.step(Event::Probed { request, answered_by: Some(executor(2)) });
+    w.deregister(2);
+    w.step(Event::Probed { request: late, answered_by: Some(executor(2)) });
+    assert_eq!(*w.refusal(late), Refusal::UnknownExecutor);
+    assert_eq!(w.stored.executors().len(), 0);
+}
+
+/// R34: a registration that is stored already is answered without a write, also while the store takes none.
+#[test]
+fn a_repeated_registration_writes_nothing() {
+    let mut w = World::new(8);
+    let first = w.register(1);
+    w.prompt = false;
+    let again = w.register(1);
+    assert!(w.commits.is_empty());
+    w.confirm();
+    assert_eq!(w.grant(again).set.shards.len(), 8);
+    assert_eq!(w.grant(first).ttl, w.grant(again).ttl);
+}
+
+/// An operator who mistypes a name hears so.
+#[test]
+fn draining_a_name_that_nobody_has_is_refused() {
+    let mut w = World::new(8);
+    w.register(1);
+    let request = w.drain("e9", true);
+    assert_eq!(*w.refusal(request), Refusal::UnknownExecutor);
+    let done = w.drain("e1", true);
+    assert_eq!(w.replies[&done], Reply::Done);
+    assert!(w.stored.executor(executor(1)).unwrap().draining);
+}
+
+/// A departure is remembered for as long as a late copy can be expected, not for ever.
+#[test]
+fn the_last_thousands_of_departures_are_remembered() {
+    let mut w = World::new(1);
+    for n in 1..=4097 {
+        w.register(n);
+        w.deregister(n);
+    }
+    let second = w.register(2);
+    assert_eq!(*w.refusal(second), Refusal::UnknownExecutor);
+    let first = w.register(1);
+    w.grant(first);
+}
+
+/// A session is kept with whoever is registered, from the moment that this is stored to the moment that it is not.
+#[test]
+fn a_session_opens_with_a_registration_and_closes_with_a_departure() {
+    let mut w = World::new(8);
+    w.register(1);
+    let opens = w.other.iter().filter(|effect| matches!(effect, Effect::OpenSession(id, _) if *id == executor(1)));
+    assert_eq!(opens.count(), 1);
+    let closed = |w: &World| w.other.contains(&Effect::CloseSession(executor(1)));
+    assert!(!closed(&w));
+    w.deregister(1);
+    assert!(closed(&w));
 }

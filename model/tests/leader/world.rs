@@ -2,7 +2,8 @@
 
 use leasehold_model::command::{Command, Draft};
 use leasehold_model::leader::{
-    BatchId, CommitFailure, Committed, Confirmation, Effect, Event, Leader, RenewalFacts, Reply, RequestId, Settings,
+    BatchId, CommitFailure, Committed, Confirmation, Effect, Event, Leader, Note, RenewalFacts, Reply, RequestId,
+    Settings,
 };
 use leasehold_model::message::{Condition, LeaseKey, Push, Registration, Weight};
 use leasehold_model::routing::HASH_SCHEME;
@@ -133,6 +134,22 @@ impl World {
         self.step(Event::CommitEnded { batch, result: Ok(committed) });
     }
 
+    /// Writes every waiting batch as one, as a store does that is asked for several at once.
+    pub fn commit_together(&mut self) {
+        let batches: Vec<(BatchId, Vec<Command>)> = self.commits.drain(..).collect();
+        let mut draft = Draft::on(&self.stored);
+        let mut apply = |commands: &Vec<Command>| commands.iter().map(|command| draft.apply(command)).collect();
+        let results: Vec<Vec<_>> = batches.iter().map(|(_, commands)| apply(commands)).collect();
+        let (state, changes) = draft.finish();
+        self.stored = Arc::new(state);
+        let changes = Arc::new(changes);
+        for ((batch, commands), results) in batches.into_iter().zip(results) {
+            self.written.push(commands);
+            let committed = Committed { state: Arc::clone(&self.stored), changes: Arc::clone(&changes), results };
+            self.step(Event::CommitEnded { batch, result: Ok(committed) });
+        }
+    }
+
     pub fn fail_next(&mut self, failure: CommitFailure) {
         let (batch, _) = self.commits.pop_front().expect("a commit was asked for");
         self.step(Event::CommitEnded { batch, result: Err(failure) });
@@ -187,6 +204,16 @@ impl World {
     /// Registers executor `n` as `e<n>` at a port of its own.
     pub fn register(&mut self, n: u128) -> RequestId {
         self.ask_to_register(n, Self::registration(n, &format!("e{n}"), &format!("127.0.0.1:{}", 4000 + n)))
+    }
+
+    /// Registers `all` and has them answer until everybody has its share and the manager knows.
+    pub fn settle(&mut self, all: &[u128]) {
+        for n in all {
+            self.register(*n);
+        }
+        for n in all.iter().cycle().take(3 * all.len()) {
+            self.push_answered(*n, self.up_to_date_claim(*n));
+        }
     }
 
     pub fn facts(&self, n: u128, claim: Claim, heard: u64) -> RenewalFacts {
@@ -277,6 +304,11 @@ impl World {
     pub fn claim_of_last_push(&self, n: u128) -> Claim {
         let set = &self.pushed(n).set;
         Claim { manager: set.manager, applied: set.revision, shards: set.shards.clone() }
+    }
+
+    /// How often `note` was noted.
+    pub fn noted(&self, note: &Note) -> usize {
+        self.other.iter().filter(|effect| matches!(effect, Effect::Note(noted) if noted == note)).count()
     }
 
     pub fn ended(&self) -> Option<&str> {
