@@ -1,0 +1,76 @@
+//! Oplogs on SQLite: what the fence costs, and what grouping brings.
+
+use crate::cluster::folder;
+use crate::figure::{Measured, Result};
+use crate::rounds::in_turns;
+use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
+use leasehold_persistence::OplogStore;
+use leasehold_persistence::oplog::sqlite::Settings;
+use leasehold_persistence::oplog::{Append, EntryIndex, EntryKind, NewEntry, SqliteOplogStore, Writer};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Agents with the index that each appends at next.
+struct Agents {
+    writer: Writer,
+    agents: Vec<(AgentId, u64)>,
+}
+
+impl Agents {
+    async fn claim(store: &SqliteOplogStore, prefix: &str, count: usize) -> Result<Self> {
+        let writer = Writer { epoch: ShardEpoch::owned(5)?, executor: ExecutorId::from_u128(7) };
+        let mut agents = Vec::new();
+        for number in 0..count {
+            let agent = AgentId::new(format!("counter/{prefix}-{number}"))?;
+            let claimed = store.claim(&agent, ShardId(1), writer).await?;
+            agents.push((agent, claimed.next.0));
+        }
+        Ok(Self { writer, agents })
+    }
+
+    /// Appends per second while each agent appends so many entries of 100 bytes, one after the other.
+    async fn rate(&mut self, store: &Arc<SqliteOplogStore>, appends: u64) -> Result<f64> {
+        let (began, writer) = (Instant::now(), self.writer);
+        let append = |(agent, next): &mut (AgentId, u64)| {
+            let (store, agent, first) = (Arc::clone(store), agent.clone(), *next);
+            *next += appends;
+            tokio::spawn(async move {
+                for index in first..first + appends {
+                    let key = Some(format!("key-{index}"));
+                    let entries = vec![NewEntry { kind: EntryKind::Invocation, key, body: vec![7; 100] }];
+                    store.append(Append { agent: agent.clone(), writer, expected: EntryIndex(index), entries }).await?;
+                }
+                Result::Ok(())
+            })
+        };
+        let tasks: Vec<_> = self.agents.iter_mut().map(append).collect();
+        let count = tasks.len();
+        for task in tasks {
+            task.await??;
+        }
+        Ok(count as f64 * appends as f64 / began.elapsed().as_secs_f64())
+    }
+}
+
+async fn open(path: &Path, unfenced: bool) -> Result<Arc<SqliteOplogStore>> {
+    Ok(Arc::new(SqliteOplogStore::open_with(path, Settings { unfenced, ..Settings::default() }).await?))
+}
+
+/// `fenced_append_sqlite`: 64 agents, one table, with the fence and without.
+pub async fn fenced() -> Result<Measured> {
+    let folder = folder()?;
+    let (fenced, unfenced) = (open(folder.path(), false).await?, open(folder.path(), true).await?);
+    let mut one = Agents::claim(&fenced, "fenced", 64).await?;
+    let mut other = Agents::claim(&fenced, "unfenced", 64).await?;
+    in_turns(15, async || one.rate(&fenced, 60).await, async || other.rate(&unfenced, 60).await).await
+}
+
+/// `grouped_append_sqlite`: 256 agents at once against one.
+pub async fn grouped() -> Result<Measured> {
+    let folder = folder()?;
+    let store = open(folder.path(), false).await?;
+    let mut many = Agents::claim(&store, "many", 256).await?;
+    let mut one = Agents::claim(&store, "one", 1).await?;
+    in_turns(9, async || many.rate(&store, 20).await, async || one.rate(&store, 300).await).await
+}

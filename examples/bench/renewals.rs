@@ -1,0 +1,142 @@
+//! Renewals: 1,000 executors, 1,024 shards, 64 callers with a connection each that renew their share of the executors in turn.
+
+use crate::cluster::{Manager, Member, folder, lease, populate};
+use crate::figure::{Measured, Result};
+use crate::load::{Serving, clients, listener, rate};
+use crate::rounds::in_turns;
+use crate::state_cas::StateCas;
+use leasehold_model::Address;
+use leasehold_rpc::api::ManagerApi;
+use leasehold_rpc::baseline::{BareClient, BareServer};
+use leasehold_rpc::server::{Limits, serve_manager};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const EXECUTORS: usize = 1000;
+const SHARDS: u32 = 1024;
+const CALLERS: usize = 64;
+const ROUNDS: usize = 7;
+const SPAN: Duration = Duration::from_millis(700);
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// Executors that renew with one server, through connections of their own.
+struct Fleet {
+    members: Arc<Vec<Member>>,
+    clients: Arc<Vec<BareClient>>,
+    turns: Arc<Vec<AtomicUsize>>,
+}
+
+impl Fleet {
+    async fn connect(members: &Arc<Vec<Member>>, address: &Address) -> Result<Self> {
+        let clients = Arc::new(clients(CALLERS, address).await?);
+        let turns = Arc::new((0..CALLERS).map(AtomicUsize::new).collect());
+        Ok(Self { members: Arc::clone(members), clients, turns })
+    }
+
+    /// Renewals per second. Each caller walks over every 64th executor, so that no two of them renew the same one.
+    async fn rate(&self, span: Duration) -> Result<f64> {
+        let (members, clients, turns) = (Arc::clone(&self.members), Arc::clone(&self.clients), Arc::clone(&self.turns));
+        rate(CALLERS, span, move |caller| {
+            let (members, clients, turns) = (Arc::clone(&members), Arc::clone(&clients), Arc::clone(&turns));
+            async move {
+                let at = turns[caller].load(Ordering::Relaxed);
+                let next = if at + CALLERS < members.len() { at + CALLERS } else { caller };
+                turns[caller].store(next, Ordering::Relaxed);
+                clients[caller].renew(&members[at].renewal()).await?;
+                members[at].granted();
+                Ok(())
+            }
+        })
+        .await
+    }
+}
+
+/// The manager with its executors.
+struct Subject {
+    manager: Manager,
+    members: Arc<Vec<Member>>,
+    fleet: Fleet,
+    folder: TempDir,
+}
+
+impl Subject {
+    async fn start() -> Result<Self> {
+        let folder = folder()?;
+        let manager = Manager::start(&folder.path().join("manager.db"), SHARDS, SETTLE).await?;
+        let members = Arc::new(populate(&manager, EXECUTORS).await?);
+        let fleet = Fleet::connect(&members, &manager.address).await?;
+        Ok(Self { manager, members, fleet, folder })
+    }
+
+    /// The other manager, with executors of its own that are as these.
+    async fn state_cas(&self) -> Result<(Arc<StateCas>, Serving, Fleet)> {
+        let published = self.manager.handle.published();
+        let state = Arc::clone(&published.state);
+        let path = self.folder.path().join("state-cas.db");
+        let api = StateCas::open(&path, state, published.table(), (&self.members, lease()?)).await?;
+        let (api, (listener, address)) = (Arc::new(api), listener().await?);
+        let served: Arc<dyn ManagerApi> = Arc::clone(&api) as Arc<dyn ManagerApi>;
+        let server = Serving::start(|stop| serve_manager(listener, served, Limits::default(), stop));
+        let copies = self.members.iter().map(|member| {
+            let renewal = member.renewal();
+            Member::new(renewal.executor, renewal.lease_key, member.grant.clone())
+        });
+        let fleet = Fleet::connect(&Arc::new(copies.collect()), &address).await?;
+        Ok((api, server, fleet))
+    }
+}
+
+/// `renewal_vs_state_cas_sqlite`.
+pub async fn against_state_cas() -> Result<Measured> {
+    let subject = Subject::start().await?;
+    let (_, server, baseline) = subject.state_cas().await?;
+    let measured =
+        in_turns(ROUNDS, async || subject.fleet.rate(SPAN).await, async || baseline.rate(SPAN).await).await?;
+    drop(baseline);
+    server.stop().await?;
+    drop(subject.fleet);
+    subject.manager.stop().await?;
+    Ok(measured)
+}
+
+/// `renewal_vs_bare_tonic`.
+pub async fn against_bare_tonic() -> Result<Measured> {
+    let subject = Subject::start().await?;
+    let (listener, address) = listener().await?;
+    let bare = BareServer::new(&subject.members[0].grant, &subject.manager.handle.published().table());
+    let server = Serving::start(|stop| bare.serve(listener, stop));
+    let baseline = Fleet::connect(&subject.members, &address).await?;
+    let measured =
+        in_turns(ROUNDS, async || subject.fleet.rate(SPAN).await, async || bare_rate(&baseline).await).await?;
+    drop(baseline);
+    server.stop().await?;
+    drop(subject.fleet);
+    subject.manager.stop().await?;
+    Ok(measured)
+}
+
+/// The bare server grants nothing, so what its callers heard is taken back.
+async fn bare_rate(fleet: &Fleet) -> Result<f64> {
+    let heard: Vec<_> = fleet.members.iter().map(Member::heard).collect();
+    let rate = fleet.rate(SPAN).await;
+    fleet.members.iter().zip(heard).for_each(|(member, heard)| member.hear(heard));
+    rate
+}
+
+/// `durable_writes_per_renewal`: the store's own count, against one for each renewal of the manager that writes its state.
+pub async fn durable_writes() -> Result<Measured> {
+    let subject = Subject::start().await?;
+    let (api, server, baseline) = subject.state_cas().await?;
+    let before = (subject.manager.counters.read(), api.writes());
+    let renewals = subject.fleet.rate(SPAN).await? * SPAN.as_secs_f64();
+    let others = baseline.rate(SPAN).await? * SPAN.as_secs_f64();
+    let written = subject.manager.counters.read().since(before.0).commits;
+    let by_others = api.writes() - before.1;
+    drop(baseline);
+    server.stop().await?;
+    drop(subject.fleet);
+    subject.manager.stop().await?;
+    Ok(Measured { value: written as f64 / renewals, baseline: by_others as f64 / others })
+}

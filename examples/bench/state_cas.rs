@@ -1,0 +1,168 @@
+//! The manager that Leasehold is measured against: it keeps deadlines in its stored state, and writes that state whole, by
+//! compare-and-swap, for each renewal. As good as such a design can be: one writer that never loses a race, one
+//! prepared UPDATE of a compact blob guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front.
+
+use crate::cluster::Member;
+use crate::figure::Result;
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use leasehold_model::message::{ClusterStatus, Deregistration, Registration, Renewal, RoutingTable, ShardExplanation};
+use leasehold_model::state::{ClusterState, Executor, ShardState};
+use leasehold_model::{CallError, ExecutorId, ExecutorName, Grant, GrantSeq, Refusal, ShardId, Ttl};
+use leasehold_rpc::api::ManagerApi;
+use sqlx::Connection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::Mutex;
+
+/// Such a manager.
+pub struct StateCas {
+    state: Arc<ClusterState>,
+    grants: HashMap<ExecutorId, Grant>,
+    table: Arc<RoutingTable>,
+    ttl: Ttl,
+    stored: Mutex<Stored>,
+    writes: AtomicU64,
+}
+
+struct Stored {
+    connection: SqliteConnection,
+    version: i64,
+    deadlines: HashMap<ExecutorId, u64>,
+}
+
+impl StateCas {
+    /// Serves `members` of `state` from a new file at `path`.
+    pub async fn open(
+        path: &Path,
+        state: Arc<ClusterState>,
+        table: Arc<RoutingTable>,
+        (members, ttl): (&[Member], Ttl),
+    ) -> Result<Self> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full);
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        sqlx::raw_sql("CREATE TABLE state (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, body BLOB NOT NULL)")
+            .execute(&mut connection)
+            .await?;
+        sqlx::raw_sql("INSERT INTO state VALUES (1, 0, x'')").execute(&mut connection).await?;
+        let grants = members.iter().map(|member| (member.renewal().executor, member.grant.clone())).collect();
+        let stored = Stored { connection, version: 0, deadlines: HashMap::new() };
+        Ok(Self { state, grants, table, ttl, stored: Mutex::new(stored), writes: AtomicU64::new(0) })
+    }
+
+    /// Durable writes since it was opened.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    async fn write(&self, stored: &mut Stored) -> std::result::Result<(), CallError> {
+        let unknown = |error: sqlx::Error| CallError::Unknown(error.to_string());
+        let body = encode(&self.state, &stored.deadlines);
+        let done = sqlx::query("UPDATE state SET body = ?, version = version + 1 WHERE id = 1 AND version = ?")
+            .bind(body)
+            .bind(stored.version)
+            .execute(&mut stored.connection)
+            .await
+            .map_err(unknown)?;
+        if done.rows_affected() != 1 {
+            return Err(CallError::Unknown("another writer".to_owned()));
+        }
+        stored.version += 1;
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Everything, with nothing between the fields.
+fn encode(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(state.executors().len() * 128 + state.shard_count.get() as usize * 32);
+    let text = |body: &mut Vec<u8>, text: &str| {
+        body.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
+        body.extend(text.as_bytes());
+    };
+    for (id, row) in state.executors() {
+        let row: &Executor = row;
+        body.extend(id.as_bytes());
+        text(&mut body, row.name.as_str());
+        text(&mut body, row.address.as_str());
+        text(&mut body, row.zone.as_deref().unwrap_or_default());
+        body.extend(row.weight.get().to_be_bytes());
+        body.extend(row.lease_length.as_ms().to_be_bytes());
+        body.extend(row.key_hash.0);
+        body.extend([u8::from(row.draining), u8::from(row.superseded)]);
+        body.extend(row.registered_at_ms.to_be_bytes());
+        body.extend(deadlines.get(&id).copied().unwrap_or(0).to_be_bytes());
+    }
+    for (_, row) in state.shards() {
+        body.extend(row.epoch.get().to_be_bytes());
+        match row.state {
+            ShardState::Unassigned => body.push(0),
+            ShardState::Owned(owner) => {
+                body.push(1);
+                body.extend(owner.as_bytes());
+            }
+            ShardState::Releasing { from, since } => {
+                body.push(2);
+                body.extend(from.as_bytes());
+                body.extend(since.0.to_be_bytes());
+            }
+        }
+    }
+    body
+}
+
+fn absent<T>() -> std::result::Result<T, CallError> {
+    Err(Refusal::NotLeader { leader: None }.into())
+}
+
+#[async_trait]
+impl ManagerApi for StateCas {
+    async fn register(&self, _: Registration) -> std::result::Result<Grant, CallError> {
+        absent()
+    }
+
+    async fn renew(&self, renewal: Renewal) -> std::result::Result<Grant, CallError> {
+        let mut grant = self.grants.get(&renewal.executor).cloned().ok_or(Refusal::UnknownExecutor)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let deadline = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(self.ttl.as_ms());
+        let mut stored = self.stored.lock().await;
+        stored.deadlines.insert(renewal.executor, deadline);
+        self.write(&mut stored).await?;
+        grant.seq = GrantSeq(renewal.heard.0 + 1);
+        Ok(grant)
+    }
+
+    async fn deregister(&self, _: Deregistration) -> std::result::Result<(), CallError> {
+        absent()
+    }
+
+    async fn routing_table(&self) -> std::result::Result<Arc<RoutingTable>, CallError> {
+        Ok(Arc::clone(&self.table))
+    }
+
+    async fn watch_routing_table(
+        &self,
+    ) -> std::result::Result<BoxStream<'static, std::result::Result<Arc<RoutingTable>, CallError>>, CallError> {
+        absent()
+    }
+
+    async fn status(&self) -> std::result::Result<ClusterStatus, CallError> {
+        absent()
+    }
+
+    async fn explain(&self, _: ShardId) -> std::result::Result<ShardExplanation, CallError> {
+        absent()
+    }
+
+    async fn set_draining(&self, _: ExecutorName, _: bool) -> std::result::Result<(), CallError> {
+        absent()
+    }
+}
