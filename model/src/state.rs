@@ -1,5 +1,6 @@
 //! The stored state of a cluster. Changed only by [`crate::command`]; checked after every change.
 
+use crate::command::Changes;
 use crate::ids::{
     Address, ClusterName, ExecutorId, ExecutorName, LeaseKeyHash, Revision, ShardCount, ShardEpoch, ShardId,
 };
@@ -7,7 +8,7 @@ use crate::message::{Owner, ShardTotals, Weight};
 use crate::set::Holdings;
 use crate::time::Ttl;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Who has a shard.
@@ -244,33 +245,67 @@ impl ClusterState {
     /// # Errors
     /// The first broken invariant, with ids and numbers.
     pub fn check(&self) -> Result<(), Broken> {
-        let broken = |invariant, evidence| Err(Broken { invariant, evidence });
-        // One hash for each shard instead of a descent: this runs on every write.
+        // One hash for each shard instead of a descent.
         let registered: HashSet<ExecutorId> = self.executors.keys().copied().collect();
         for (shard, row) in self.shards() {
-            if let Some(executor) = row.state.executor() {
-                if !registered.contains(&executor) {
-                    return broken("a shard's executor is registered", format!("shard {shard}: {executor}"));
-                }
-                if row.epoch == ShardEpoch::NEVER_OWNED {
-                    return broken("an owned shard has an epoch", format!("shard {shard}: {executor}"));
-                }
+            self.check_shard(shard, row, |executor| registered.contains(executor))?;
+        }
+        self.check_names(|_| true)
+    }
+
+    /// The same after a write, for the price of what it changed: what it did not touch held before. Only after a removal is every
+    /// shard looked at, since any of them could have been the removed one's; finding those took a pass as well.
+    pub(crate) fn check_changes(&self, changes: &Changes) -> Result<(), Broken> {
+        if !changes.removed.is_empty() {
+            return self.check();
+        }
+        for shard in changes.shards.keys() {
+            let row = self.shard(*shard).expect("a changed shard exists");
+            self.check_shard(*shard, row, |executor| self.executors.contains_key(executor))?;
+        }
+        if changes.executors.is_empty() {
+            return Ok(());
+        }
+        let named: HashSet<&ExecutorName> = changes.executors.values().map(|row| &row.name).collect();
+        self.check_names(|name| named.contains(name))
+    }
+
+    fn check_shard(
+        &self,
+        shard: ShardId,
+        row: &Shard,
+        is_registered: impl Fn(&ExecutorId) -> bool,
+    ) -> Result<(), Broken> {
+        let broken = |invariant, evidence| Err(Broken { invariant, evidence });
+        if let Some(executor) = row.state.executor() {
+            if !is_registered(&executor) {
+                return broken("a shard's executor is registered", format!("shard {shard}: {executor}"));
             }
-            if let ShardState::Releasing { since, .. } = row.state
-                && since > self.revision
-            {
-                return broken(
-                    "a release was committed in the past",
-                    format!("shard {shard}: since {since}, state at {}", self.revision),
-                );
+            if row.epoch == ShardEpoch::NEVER_OWNED {
+                return broken("an owned shard has an epoch", format!("shard {shard}: {executor}"));
             }
         }
-        let mut current: BTreeMap<&ExecutorName, ExecutorId> = BTreeMap::new();
+        if let ShardState::Releasing { since, .. } = row.state
+            && since > self.revision
+        {
+            return broken(
+                "a release was committed in the past",
+                format!("shard {shard}: since {since}, state at {}", self.revision),
+            );
+        }
+        Ok(())
+    }
+
+    /// Looks only at the names that `concern` the caller.
+    fn check_names(&self, concern: impl Fn(&ExecutorName) -> bool) -> Result<(), Broken> {
+        let mut current: HashMap<&ExecutorName, ExecutorId> = HashMap::new();
         for (id, executor) in self.executors() {
             if !executor.superseded
+                && concern(&executor.name)
                 && let Some(other) = current.insert(&executor.name, id)
             {
-                return broken("one life per name", format!("{}: {other} and {id}", executor.name));
+                let evidence = format!("{}: {other} and {id}", executor.name);
+                return Err(Broken { invariant: "one life per name", evidence });
             }
         }
         Ok(())
@@ -286,4 +321,75 @@ pub struct Head {
     pub shard_count: ShardCount,
     /// Counts commits.
     pub revision: Revision,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LeaseKeyHash;
+
+    const KNOWN: ExecutorId = ExecutorId::from_u128(1);
+    const UNKNOWN: ExecutorId = ExecutorId::from_u128(9);
+
+    fn executor(name: &str) -> Arc<Executor> {
+        Arc::new(Executor {
+            name: ExecutorName::new(name).unwrap(),
+            address: Address::new("localhost:1").unwrap(),
+            zone: None,
+            weight: Weight::default(),
+            lease_length: Ttl::from_ms(60_000).unwrap(),
+            key_hash: LeaseKeyHash([0; 32]),
+            draining: false,
+            superseded: false,
+            registered_at_ms: 0,
+        })
+    }
+
+    fn sound() -> ClusterState {
+        let mut state = ClusterState::empty(ClusterName::new("test").unwrap(), ShardCount::new(4).unwrap());
+        state.revision = Revision(7);
+        state.executors.insert(KNOWN, executor("a"));
+        state
+    }
+
+    fn owned(epoch: u64, state: ShardState) -> Shard {
+        Shard { epoch: ShardEpoch::new(epoch).unwrap(), state }
+    }
+
+    /// What a write breaks is found by looking at what it changed, as it is by looking at everything.
+    #[test]
+    fn a_broken_change_is_found_without_looking_at_the_rest() {
+        let rows = [
+            (owned(3, ShardState::Owned(UNKNOWN)), "a shard's executor is registered"),
+            (owned(3, ShardState::Releasing { from: UNKNOWN, since: Revision(1) }), "a shard's executor is registered"),
+            (owned(0, ShardState::Owned(KNOWN)), "an owned shard has an epoch"),
+            (
+                owned(3, ShardState::Releasing { from: KNOWN, since: Revision(8) }),
+                "a release was committed in the past",
+            ),
+        ];
+        for (row, invariant) in rows {
+            let (mut state, mut changes) = (sound(), Changes::default());
+            *state.shards.at_mut(ShardId(2)).unwrap() = row;
+            changes.shards.insert(ShardId(2), row);
+            assert_eq!(state.check_changes(&changes), state.check());
+            assert_eq!(state.check_changes(&changes).unwrap_err().invariant, invariant);
+        }
+        let (mut state, mut changes) = (sound(), Changes::default());
+        changes.executors.insert(ExecutorId::from_u128(2), executor("a"));
+        state.executors.extend(changes.executors.clone());
+        assert_eq!(state.check_changes(&changes), state.check());
+        assert_eq!(state.check_changes(&changes).unwrap_err().invariant, "one life per name");
+    }
+
+    #[test]
+    fn a_shard_left_behind_by_a_removed_executor_is_found() {
+        let (mut state, mut changes) = (sound(), Changes::default());
+        *state.shards.at_mut(ShardId(3)).unwrap() = owned(2, ShardState::Owned(KNOWN));
+        assert_eq!(state.check_changes(&changes), Ok(()), "nothing changed");
+        state.executors.remove(&KNOWN);
+        changes.removed.insert(KNOWN);
+        assert_eq!(state.check_changes(&changes), state.check());
+        assert!(state.check_changes(&changes).is_err());
+    }
 }
