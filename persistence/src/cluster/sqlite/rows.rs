@@ -2,6 +2,7 @@
 
 use super::error::unwritten;
 use crate::cluster::{Error, Write, check_head};
+use futures::TryStreamExt;
 use leasehold_model::message::Weight;
 use leasehold_model::state::{ClusterState, Executor, Head, Shard, ShardState};
 use leasehold_model::{
@@ -256,11 +257,12 @@ async fn read_executors(
     connection: &mut SqliteConnection,
     file: &str,
 ) -> Result<BTreeMap<ExecutorId, Executor>, Error> {
-    let rows = query("SELECT * FROM executors").fetch_all(connection).await;
-    let rows = rows.map_err(|error| unwritten(&format!("{file}, table executors"), &error))?;
+    let unreadable = |error| unwritten(&format!("{file}, table executors"), &error);
+    let mut rows = query("SELECT * FROM executors").fetch(connection);
     let mut executors = BTreeMap::new();
-    for row in &rows {
-        let mut row = Stored { row, place: format!("{file}, table executors") };
+    // One at a time: all rows at once take many times the memory of the state that is made of them.
+    while let Some(row) = rows.try_next().await.map_err(unreadable)? {
+        let mut row = Stored { row: &row, place: format!("{file}, table executors") };
         let id = row.id("id")?;
         row.place = format!("{file}, table executors, row {id}");
         executors.insert(id, decode_executor(&row)?);
@@ -274,12 +276,11 @@ async fn read_shards(
     shard_count: ShardCount,
     executors: &BTreeMap<ExecutorId, Executor>,
 ) -> Result<Vec<(ShardId, Shard)>, Error> {
-    let rows =
-        query("SELECT shard, epoch, state, executor, since FROM shards ORDER BY shard").fetch_all(connection).await;
-    let rows = rows.map_err(|error| unwritten(&format!("{file}, table shards"), &error))?;
-    let mut shards = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let mut row = Stored { row, place: format!("{file}, table shards") };
+    let unreadable = |error| unwritten(&format!("{file}, table shards"), &error);
+    let mut rows = query("SELECT shard, epoch, state, executor, since FROM shards ORDER BY shard").fetch(connection);
+    let mut shards = Vec::new();
+    while let Some(row) = rows.try_next().await.map_err(unreadable)? {
+        let mut row = Stored { row: &row, place: format!("{file}, table shards") };
         let number: i64 = row.column("shard")?;
         row.place = format!("{file}, table shards, row {number}");
         let shard = u32::try_from(number).ok().and_then(|number| shard_count.shard(number).ok());
