@@ -470,9 +470,10 @@ impl Leader {
     }
 
     fn arm(&mut self, at: Tick, out: &mut Vec<Effect>) {
-        if at < self.armed {
-            self.armed = at;
-            out.push(Effect::Arm(at));
+        let earliest = at.min(self.armed);
+        if earliest != self.armed {
+            self.armed = earliest;
+            out.push(Effect::Arm(earliest));
         }
     }
 

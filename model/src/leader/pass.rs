@@ -5,7 +5,8 @@ use crate::command::{Command, Draft};
 use crate::ids::{ExecutorId, Revision, ShardEpoch, ShardId};
 use crate::plan::{self, Limits};
 use crate::state::ShardState;
-use crate::time::Tick;
+use crate::time::{Tick, Ttl};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -30,12 +31,10 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// Notes a floor; `true` if it is news.
-    pub fn floor(&mut self, shard: ShardId, floor: ShardEpoch) -> bool {
-        let known = self.floors.entry(shard).or_default();
-        let news = floor > *known;
-        *known = floor.max(*known);
-        news
+    /// Notes a floor until the shard's epoch is above it.
+    pub fn floor(&mut self, shard: ShardId, floor: ShardEpoch) {
+        let greatest = self.floors.entry(shard).or_default();
+        *greatest = floor.max(*greatest);
     }
 }
 
@@ -109,14 +108,14 @@ impl Leader {
     /// R6: stored before the first longer grant; lowered only when no longer lease can be outstanding.
     fn lease_lengths(&self, now: Tick) -> Vec<Command> {
         let length = self.settings.lease;
-        let differs = self.state.executors().filter(|(_, row)| row.lease_length != length);
-        differs
-            .filter(|(id, row)| {
-                let outrun = |deadline| deadline <= now.plus(length.as_duration());
-                row.lease_length < length || self.standings.get(id).is_some_and(|standing| outrun(standing.deadline))
-            })
-            .map(|(id, _)| Command::SetLeaseLength(id, length))
-            .collect()
+        let ends_by = |id, tick| self.standings.get(&id).is_some_and(|standing| standing.deadline <= tick);
+        let due = |id, stored: Ttl| match stored.cmp(&length) {
+            Ordering::Less => true,
+            Ordering::Equal => false,
+            Ordering::Greater => ends_by(id, now.plus(length.as_duration())),
+        };
+        let rows = self.state.executors().filter(|(id, row)| due(*id, row.lease_length));
+        rows.map(|(id, _)| Command::SetLeaseLength(id, length)).collect()
     }
 
     fn floors(&mut self) -> Vec<Command> {
@@ -132,10 +131,7 @@ impl Leader {
         for (id, standing) in &self.standings {
             let mut by_claim: BTreeMap<Revision, Vec<ShardId>> = BTreeMap::new();
             for (shard, applied) in &standing.let_go {
-                let releasing = self.state.shard(*shard).map(|row| row.state);
-                if matches!(releasing, Some(ShardState::Releasing { from, .. }) if from == *id) {
-                    by_claim.entry(*applied).or_default().push(*shard);
-                }
+                by_claim.entry(*applied).or_default().push(*shard);
             }
             let confirm = |(applied, shards)| Command::ConfirmRelease { executor: *id, applied, shards };
             commands.extend(by_claim.into_iter().map(confirm));

@@ -12,13 +12,11 @@ use std::sync::Arc;
 impl Leader {
     pub(super) fn on_renew(&mut self, now: Tick, request: RequestId, facts: RenewalFacts, out: &mut Vec<Effect>) {
         let id = facts.executor;
-        let row = match self.authenticated(id, facts.key_hash) {
-            Ok(row) if row.superseded => return Self::refuse(request, Refusal::Superseded, out),
-            Ok(row) => Arc::clone(row),
-            Err(refusal) => return Self::refuse(request, refusal, out),
-        };
+        if let Err(refusal) = self.authenticated(id, facts.key_hash) {
+            return Self::refuse(request, refusal, out);
+        }
         self.note_mismatch(now, id, &facts.claim, out);
-        let mut pass_has_work = self.hear_claim(now, id, &facts.claim, out);
+        let released = self.hear_claim(now, id, &facts.claim, out);
         let Some(standing) = self.standings.get_mut(&id) else {
             return Self::refuse(request, Refusal::UnknownExecutor, out);
         };
@@ -28,10 +26,10 @@ impl Leader {
         if standing.unheard.is_some_and(|(seq, _)| heard >= seq) {
             standing.unheard = None;
         }
-        pass_has_work |= std::mem::take(&mut standing.kept_only) && row.takes_shards();
-        pass_has_work |= self.hear_floors(id, &facts.epoch_floors, out);
+        let woke = std::mem::take(&mut standing.kept_only);
+        let floors = self.hear_floors(id, &facts.epoch_floors, out);
         self.await_confirmation(request, id, out);
-        if pass_has_work {
+        if released || woke || floors {
             self.want_pass(now, out);
         }
     }
@@ -64,7 +62,8 @@ impl Leader {
                 out.push(Effect::Note(Note::FloorRefused(id, *shard, *floor)));
                 continue;
             }
-            any |= self.pass.floor(*shard, *floor);
+            self.pass.floor(*shard, *floor);
+            any = true;
         }
         any
     }

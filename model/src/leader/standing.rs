@@ -28,7 +28,7 @@ pub(super) struct Standing {
     pub lagging_since: Option<Tick>,
     /// What it is releasing, with the revision of the releasing commit.
     pub releasing: BTreeMap<ShardId, Revision>,
-    /// What of that it has proven to have let go, and the revision its claim named; committed by the next pass.
+    /// What of that it has proven to have let go, and the revision its claim named; the next pass commits it.
     pub let_go: BTreeMap<ShardId, Revision>,
     /// Whether a commit that removes it is under way.
     pub reaping: bool,
@@ -122,12 +122,14 @@ impl Leader {
                 standing.releasing.insert(shard, since);
             }
         }
+        for standing in self.standings.values_mut() {
+            standing.let_go.retain(|shard, _| standing.releasing.contains_key(shard));
+        }
         let revision = self.state.revision;
         for (id, set) in sets {
             let Some(standing) = self.standings.get_mut(&id) else { continue };
             standing.set = set;
             standing.changed = revision;
-            standing.let_go.retain(|shard, _| standing.releasing.contains_key(shard));
             standing.lagging_since.get_or_insert(now);
             let key_hash = self.state.executor(id).expect("a standing has a row").key_hash;
             out.push(Effect::Push(Push { executor: id, key_hash, set: self.set_of(id) }));

@@ -503,3 +503,16 @@ fn hearing_any_grant_since_the_first_unheard_one_is_hearing() {
         assert_eq!(matches!(w.replies[&request], Reply::Granted(_)), granted, "heard {heard}");
     }
 }
+
+/// R40: every shard that storage is ahead of, in one write.
+#[test]
+fn the_epoch_floors_of_one_renewal_are_raised_together() {
+    let mut w = World::new(2);
+    w.register(1);
+    let mut facts = w.facts(1, w.up_to_date_claim(1), 1);
+    facts.epoch_floors = [0, 1].map(|shard| (ShardId(shard), ShardEpoch::new(10).unwrap())).to_vec();
+    let revision = w.stored.revision;
+    w.renew_with(facts);
+    assert_eq!(w.epochs().iter().map(|epoch| epoch.get()).collect::<Vec<_>>(), [11, 11]);
+    assert_eq!(w.stored.revision, revision.next());
+}

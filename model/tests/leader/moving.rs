@@ -44,13 +44,16 @@ fn an_older_claim_proves_nothing() {
     assert_eq!((w.releasing(1).len(), w.owned(2)), (0, 4));
 }
 
-/// R26 (a)
+/// R26 (a): not even one whose revision would fit here.
 #[test]
 fn a_claim_under_another_manager_proves_nothing() {
     let mut w = half_way();
-    w.push_answered(1, nothing(ManagerId::from_u128(99), Revision(1_000_000)));
-    w.renew_with(w.facts(1, nothing(ManagerId::from_u128(99), Revision(1_000_000)), 0));
-    assert_eq!(w.releasing(1).len(), 4);
+    for applied in [w.stored.revision, Revision(1_000_000)] {
+        w.push_answered(1, nothing(ManagerId::from_u128(99), applied));
+        w.renew_with(w.facts(1, nothing(ManagerId::from_u128(99), applied), 0));
+        w.pass_time(Duration::from_secs(20));
+        assert_eq!((w.releasing(1).len(), w.owned(2)), (4, 0));
+    }
 }
 
 /// R22, R26 (a): a shard that still drains is still in the claim.
@@ -265,4 +268,30 @@ fn with_more_executors_than_even_shares_everybody_gets_one() {
     };
     assert_eq!(counts.len(), 600);
     assert!(counts.iter().all(|count| (1..=2).contains(count)));
+}
+
+/// Case 9: its first sign of life is enough, it does not wait for the next pass.
+#[test]
+fn whoever_wakes_is_given_what_is_free_with_its_first_renewal() {
+    let mut w = World::new(8);
+    w.settle(&[1, 2]);
+    w.now = w.now.plus(Duration::from_secs(31));
+    w.deregister(1);
+    assert_eq!(w.owned(2), 4);
+    w.renew(2);
+    assert_eq!(w.owned(2), 8);
+}
+
+/// R32: what has been proven once is not confirmed again.
+#[test]
+fn a_proven_release_is_forgotten_when_it_is_stored() {
+    let mut w = half_way();
+    w.push_answered(1, w.claim_of_last_push(1));
+    w.written.clear();
+    for _ in 0..3 {
+        w.renew(1);
+        w.renew(2);
+        w.pass_time(Duration::from_secs(20));
+    }
+    assert!(w.written.is_empty(), "{:?}", w.written);
 }

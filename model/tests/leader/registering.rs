@@ -310,3 +310,18 @@ fn a_session_opens_with_a_registration_and_closes_with_a_departure() {
     w.deregister(1);
     assert!(closed(&w));
 }
+
+/// R35, R26 (a): the renewal is refused, yet what it claims is proof: its shards need not wait for the end of its lease.
+#[test]
+fn a_superseded_predecessor_confirms_also_with_a_renewal_that_is_refused() {
+    let mut w = World::new(8);
+    w.ask_to_register(1, World::registration(1, "same", "127.0.0.1:4000"));
+    let before = w.deadline(1);
+    w.now = w.now.plus(Duration::from_secs(1));
+    w.ask_to_register(2, World::registration(2, "same", "127.0.0.1:5000"));
+    assert_eq!((w.releasing(1).len(), w.owned(2)), (8, 0));
+    let renewal = w.renew(1);
+    assert_eq!(*w.refusal(renewal), Refusal::Superseded);
+    assert_eq!(w.deadline(1), before);
+    assert_eq!(w.owned(2), 8);
+}
