@@ -54,6 +54,16 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Orders troubles, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Severity {
+    Store,
+    Silent,
+    Lagging,
+    Wedged,
+    Superseded,
+}
+
 impl Leader {
     /// This leadership's process.
     #[must_use]
@@ -115,40 +125,46 @@ impl Leader {
     }
 
     fn troubles(&self, now: Tick, executors: &[ExecutorStatus]) -> Vec<String> {
-        let mut troubles = Vec::new();
-        if let Some(trouble) = &self.pass.trouble {
-            troubles.push(format!("the store does not take writes: {trouble}"));
-        }
-        let lease_ms = self.settings.lease.as_ms();
+        let store =
+            self.pass.trouble.iter().map(|why| (Severity::Store, format!("the store does not take writes: {why}")));
+        let mut troubles: Vec<(Severity, String)> = store.collect();
+        let half_ms = millis(self.settings.lease.as_duration() / 2);
         for executor in executors {
             let name = &executor.name;
             if executor.superseded {
-                troubles.push(format!("{name} ({}) was superseded by a newer process", executor.id));
+                let told = format!("{name} ({}) was superseded by a newer process", executor.id);
+                troubles.push((Severity::Superseded, told));
                 continue;
             }
             if let Some(unheard) = self.deaf_for(now, executor.id) {
                 let ms = millis(unheard);
-                troubles.push(format!("{name} talks but does not hear: its grants have gone unheard for {ms} ms"));
-            } else if executor.lease_remaining_ms < lease_ms / 2 {
+                let told = format!("{name} talks but does not hear: its grants have gone unheard for {ms} ms");
+                troubles.push((Severity::Silent, told));
+            } else if executor.lease_remaining_ms < half_ms {
                 let left = executor.lease_remaining_ms;
-                troubles.push(format!("{name} is silent: its lease ends in {left} ms unless it renews"));
+                let told = format!("{name} is silent: its lease ends in {left} ms unless it renews");
+                troubles.push((Severity::Silent, told));
             }
             if let Some(lag) = executor.lagging_ms.filter(|lag| *lag > millis(self.settings.lag_after())) {
-                troubles.push(format!("{name} is lagging: it has not acknowledged its newest set for {lag} ms"));
+                let told = format!("{name} is lagging: it has not acknowledged its newest set for {lag} ms");
+                troubles.push((Severity::Lagging, told));
             }
             if executor.condition.oldest_running_ms > millis(self.settings.wedged_after()) {
                 let age = executor.condition.oldest_running_ms;
-                troubles.push(format!("{name} looks wedged: an invocation has been running for {age} ms"));
+                let told = format!("{name} looks wedged: an invocation has been running for {age} ms");
+                troubles.push((Severity::Wedged, told));
             }
         }
-        troubles
+        troubles.sort_by_key(|(severity, _)| *severity);
+        troubles.into_iter().map(|(_, told)| told).collect()
     }
 
-    /// How long grants to `id` have gone unheard, if it still talks and that is trouble (R46).
+    /// How long grants to `id` have gone unheard, if that is trouble and it has asked for more since (R46).
     fn deaf_for(&self, now: Tick, id: ExecutorId) -> Option<Duration> {
         let half = self.settings.lease.as_duration() / 2;
         let standing = self.standings.get(&id).filter(|standing| standing.talks(now, half))?;
-        standing.unheard.map(|(_, given)| now.since(given)).filter(|unheard| *unheard > half)
+        let (_, given) = standing.unheard.filter(|(seq, _)| standing.granted > *seq)?;
+        Some(now.since(given)).filter(|unheard| *unheard > half)
     }
 
     /// Never "unassigned" without a reason.

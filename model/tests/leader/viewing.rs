@@ -232,3 +232,21 @@ fn a_routing_table_names_every_shards_owner_as_committed() {
     }
     assert_eq!(table.routes.iter().filter(|route| **route == Route::Releasing(0)).count(), 2);
 }
+
+#[test]
+fn the_worst_trouble_is_told_first() {
+    let mut w = World::new(9);
+    w.settle(&[1, 2, 3]);
+    w.ask_to_register(4, World::registration(4, "e1", "127.0.0.1:5000"));
+    w.now = w.now.plus(LEASE / 2 + MILLISECOND);
+    let mut facts = w.facts(3, w.up_to_date_claim(3), 9);
+    facts.condition = Condition { oldest_running_ms: 20_000, ..Condition::default() };
+    w.renew_with(facts);
+    w.push_answered(4, w.up_to_date_claim(4));
+    let troubles = w.core.status(w.now).troubles;
+    let kinds = ["silent", "lagging", "wedged", "superseded"];
+    let rank = |trouble: &String| kinds.iter().position(|kind| trouble.contains(kind)).expect(trouble);
+    let order: Vec<usize> = troubles.iter().map(rank).collect();
+    assert!(order.is_sorted(), "{troubles:?}");
+    assert!([0, 2, 3].iter().all(|kind| order.contains(kind)), "{troubles:?}");
+}
