@@ -72,7 +72,7 @@ pub fn plan(state: &ClusterState, limits: &Limits) -> Plan {
     let deficits: Vec<u32> = counts().map(|(owned, quota)| quota.saturating_sub(owned)).collect();
     let mut takes = level(&surpluses, limits.max_moves.saturating_sub(survey.releasing));
     let gives = level(&deficits, survey.free);
-    if takes.iter().all(|take| *take == 0) && survey.free == 0 {
+    if takes.iter().sum::<u32>() == 0 && survey.free == 0 {
         return plan;
     }
 
@@ -226,7 +226,7 @@ impl Survey {
 /// Spends `budget` on lowering `amounts`, one unit at a time from whichever is then greatest, the first of equals. Answers
 /// how much of each is spent. One sort instead of a step for each unit.
 fn level(amounts: &[u32], budget: u32) -> Vec<u32> {
-    let mut order: Vec<usize> = (0..amounts.len()).filter(|at| amounts[*at] > 0).collect();
+    let mut order: Vec<usize> = (0..amounts.len()).collect();
     order.sort_unstable_by_key(|at| (Reverse(amounts[*at]), *at));
     let mut spent = vec![0; amounts.len()];
     let mut sum: u64 = 0;

@@ -323,6 +323,15 @@ fn shares_follow_the_weights() {
     assert_eq!((moved, counts(&settled)[&id(2)]), (1, 1), "nor if that takes a move");
 }
 
+/// A share without a fraction is the quota: owning more than it gives no claim to the odd shard.
+#[test]
+fn an_exact_share_is_not_rounded_up() {
+    let weights = || vec![(1, executor(1, 200)), (2, executor(2, 100)), (3, executor(3, 100))];
+    let state = cluster(&[1, 1, 1, 1, 1, 1, 2, 2, 3, 3], weights());
+    assert_eq!(quotas(&state, &Limits::none()).into_values().collect::<Vec<_>>(), [5, 3, 2]);
+    assert_eq!(plan(&state, &Limits::none()).releases, [(ShardId(0), id(1))]);
+}
+
 /// Case 46: with fewer shards than executors nobody gets two.
 #[test]
 fn too_few_shards_are_not_piled_up() {
