@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Builds the binaries and runs the demo; see scripts/demo.py and docs/demo.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+${CARGO:-cargo} build --locked --bins
+exec python3 scripts/demo.py
