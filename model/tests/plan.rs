@@ -195,14 +195,14 @@ fn no_rounding_of_the_shares_needs_fewer_moves() {
     }
 }
 
-/// L3, L2, R28: over 10,000 clusters of up to 200 shards and 24 executors, to the end. What is moved in all is what the quotas
+/// L3, L2, R28: over 10,000 clusters of up to 96 shards and 24 executors, to the end. What is moved in all is what the quotas
 /// reached require of the first state, and the cluster then stands still.
 #[test]
 fn ten_thousand_clusters_reach_balance_with_no_move_too_many() {
     let mut dice = Dice(2);
     for round in 0..10_000 {
         let one_weight = round % 2 == 0;
-        let state = random_cluster(&mut dice, 200, 24, one_weight);
+        let state = random_cluster(&mut dice, 96, 24, one_weight);
         let max_moves = if dice.one_in(2) { u32::MAX } else { 10 + u32::try_from(dice.roll(40)).unwrap() };
         let limits = Limits { max_moves, ..Limits::none() };
         let first = plan(&state, &Limits::none()).releases.len();
