@@ -29,6 +29,15 @@ pub enum ShardState {
 }
 
 impl ShardState {
+    /// The executor in whose set the shard is.
+    #[must_use]
+    pub const fn owner(&self) -> Option<ExecutorId> {
+        match self {
+            Self::Owned(executor) => Some(*executor),
+            Self::Unassigned | Self::Releasing { .. } => None,
+        }
+    }
+
     /// The executor that may still be using the shard.
     #[must_use]
     pub const fn executor(&self) -> Option<ExecutorId> {
@@ -204,19 +213,27 @@ impl ClusterState {
         self.executors().find(|(_, executor)| executor.name == *name && !executor.superseded)
     }
 
-    /// What each of `of` owns (R25: a shard being released is in nobody's set). One pass over all shards.
+    /// What each of `of` owns (R25: a shard being released is in nobody's set). Two passes over all shards.
     #[must_use]
     pub fn holdings(&self, of: impl IntoIterator<Item = ExecutorId>) -> BTreeMap<ExecutorId, Holdings> {
-        let mut lists: BTreeMap<ExecutorId, Vec<_>> = of.into_iter().map(|id| (id, Vec::new())).collect();
-        for (shard, row) in self.shards() {
-            if let ShardState::Owned(owner) = row.state
-                && let Some(list) = lists.get_mut(&owner)
-            {
-                list.push((shard, row.epoch));
+        let of: Vec<ExecutorId> = of.into_iter().collect();
+        let mut counts: HashMap<ExecutorId, usize> = of.iter().map(|id| (*id, 0)).collect();
+        let owned = || self.shards().filter_map(|(shard, row)| Some((shard, row.epoch, row.state.owner()?)));
+        for (.., owner) in owned() {
+            if let Some(count) = counts.get_mut(&owner) {
+                *count += 1;
+            }
+        }
+        // Each list is made in its final size: growing lists leave holes that a manager would keep for good.
+        let mut lists: HashMap<ExecutorId, Vec<_>> =
+            of.iter().map(|id| (*id, Vec::with_capacity(counts[id]))).collect();
+        for (shard, epoch, owner) in owned() {
+            if let Some(list) = lists.get_mut(&owner) {
+                list.push((shard, epoch));
             }
         }
         let sorted = |list| Holdings::new(list).expect("shards ascend and owned shards have an epoch");
-        lists.into_iter().map(|(id, list)| (id, sorted(list))).collect()
+        of.into_iter().filter_map(|id| Some((id, sorted(lists.remove(&id)?)))).collect()
     }
 
     /// How many shards are in which state.

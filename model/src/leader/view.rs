@@ -5,38 +5,45 @@ use crate::ids::{ExecutorId, ManagerId, ShardId};
 use crate::message::{ClusterStatus, ExecutorStatus, Owner, Route, RoutingTable, ShardExplanation};
 use crate::state::{ClusterState, Executor, ShardState};
 use crate::time::Tick;
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// A committed state as published to readers; its routing table is made when somebody first asks.
+/// A committed state as published to readers. Its routing table is made when somebody asks, and shared by all who ask while
+/// anybody uses it: kept for good it would be a second copy of the state.
 #[derive(Debug)]
 pub struct Published {
     /// The manager process that leads.
     pub manager: ManagerId,
     /// The committed state.
     pub state: Arc<ClusterState>,
-    table: OnceLock<Arc<RoutingTable>>,
+    table: Mutex<Weak<RoutingTable>>,
 }
 
 impl Published {
     /// Publishes `state` in the name of `manager`.
     #[must_use]
     pub const fn new(manager: ManagerId, state: Arc<ClusterState>) -> Self {
-        Self { manager, state, table: OnceLock::new() }
+        Self { manager, state, table: Mutex::new(Weak::new()) }
     }
 
     /// The routing table of this state.
     pub fn table(&self) -> Arc<RoutingTable> {
-        Arc::clone(self.table.get_or_init(|| Arc::new(routing_table(&self.state, self.manager))))
+        // Whoever comes meanwhile waits for the table that is being made. A panic in making it left the old one.
+        let mut shared = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let table = Arc::new(routing_table(&self.state, self.manager));
+            *shared = Arc::downgrade(&table);
+            table
+        })
     }
 }
 
 /// The committed owners of all shards.
 #[must_use]
 pub fn routing_table(state: &ClusterState, manager: ManagerId) -> RoutingTable {
-    let mut owners: Vec<Owner> = Vec::new();
-    let mut index: BTreeMap<ExecutorId, u32> = BTreeMap::new();
+    let mut owners: Vec<Owner> = Vec::with_capacity(state.executors().len());
+    let mut index: HashMap<ExecutorId, u32> = HashMap::with_capacity(state.executors().len());
     for (id, _) in state.executors() {
         index.insert(id, u32::try_from(owners.len()).expect("fewer executors than u32"));
         owners.extend(state.owner(id));
@@ -46,7 +53,8 @@ pub fn routing_table(state: &ClusterState, manager: ManagerId) -> RoutingTable {
         ShardState::Owned(owner) => Route::Owned(index[&owner], row.epoch),
         ShardState::Releasing { from, .. } => Route::Releasing(index[&from]),
     };
-    let routes = state.shards().map(|(_, row)| route(row)).collect();
+    let mut routes = Vec::with_capacity(state.shard_count.get() as usize);
+    routes.extend(state.shards().map(|(_, row)| route(row)));
     RoutingTable { manager, revision: state.revision, owners, routes }
 }
 

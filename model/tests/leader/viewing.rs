@@ -219,7 +219,7 @@ fn a_routing_table_names_every_shards_owner_as_committed() {
     let published = Published::new(w.core.manager(), Arc::clone(w.core.state()));
     let table = published.table();
     assert_eq!(*table, routing_table(&w.stored, ManagerId::from_u128(1)));
-    assert!(Arc::ptr_eq(&table, &published.table()), "made once");
+    assert!(Arc::ptr_eq(&table, &published.table()), "made once for all who use it");
     assert_eq!((table.manager, table.revision), (ManagerId::from_u128(1), w.stored.revision));
     assert_eq!(table.owners.iter().map(|owner| owner.executor).collect::<Vec<_>>(), [executor(1), executor(3)]);
     for (route, (shard, row)) in table.routes.iter().zip(w.stored.shards()) {
