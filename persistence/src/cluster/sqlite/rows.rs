@@ -278,7 +278,8 @@ async fn read_shards(
 ) -> Result<Vec<(ShardId, Shard)>, Error> {
     let unreadable = |error| unwritten(&format!("{file}, table shards"), &error);
     let mut rows = query("SELECT shard, epoch, state, executor, since FROM shards ORDER BY shard").fetch(connection);
-    let mut shards = Vec::new();
+    // Made once: what a growing list leaves behind would stay with the process.
+    let mut shards = Vec::with_capacity(shard_count.get() as usize);
     while let Some(row) = rows.try_next().await.map_err(unreadable)? {
         let mut row = Stored { row: &row, place: format!("{file}, table shards") };
         let number: i64 = row.column("shard")?;

@@ -90,6 +90,8 @@ impl Worker {
             .filename(path)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(false)
+            // In KiB: the state is in memory already, so that pages are read once, when the store is opened.
+            .pragma("cache_size", "-256")
             .busy_timeout(options.busy_timeout)
             .disable_statement_logging();
         let file = path.display().to_string();
