@@ -8,6 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One label.
@@ -28,9 +29,12 @@ pub struct State {
     state: &'static str,
 }
 
-/// All of them; cheap to clone.
+/// All of them; cheap to clone, for each session has them too.
 #[derive(Debug, Clone)]
-pub struct ManagerMetrics {
+pub struct ManagerMetrics(Arc<Metrics>);
+
+#[derive(Debug, Clone)]
+struct Metrics {
     is_leader: Gauge,
     executors: Gauge,
     shards: Family<State, Gauge>,
@@ -52,7 +56,7 @@ impl ManagerMetrics {
     /// Registers every metric in `registry`.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
+        let metrics = Metrics {
             is_leader: Gauge::default(),
             executors: Gauge::default(),
             shards: Family::default(),
@@ -85,66 +89,66 @@ impl ManagerMetrics {
         registry.register_with_unit("leasehold_commit", "Time of one write", Unit::Seconds, m.commit_seconds);
         registry.register("leasehold_leadership_confirmations", "Checks that this process leads", m.confirmations);
         registry.register("leasehold_passes", "Passes by outcome", m.passes);
-        metrics
+        Self(Arc::new(metrics))
     }
 
     pub(super) fn leads(&self, leads: bool) {
-        self.is_leader.set(i64::from(leads));
+        self.0.is_leader.set(i64::from(leads));
     }
 
     pub(super) fn published(&self, state: &ClusterState, changes: &Changes) {
         let totals = state.totals();
-        self.executors.set(i64::try_from(state.executors().len()).unwrap_or(i64::MAX));
+        self.0.executors.set(i64::try_from(state.executors().len()).unwrap_or(i64::MAX));
         for (name, count) in
             [("owned", totals.owned), ("releasing", totals.releasing), ("unassigned", totals.unassigned)]
         {
-            self.shards.get_or_create(&State { state: name }).set(i64::from(count));
+            self.0.shards.get_or_create(&State { state: name }).set(i64::from(count));
         }
         for Move { cause, .. } in &changes.moves {
-            self.moves.get_or_create(&Cause { cause: cause.as_str() }).inc();
+            self.0.moves.get_or_create(&Cause { cause: cause.as_str() }).inc();
         }
     }
 
     pub(super) fn renewed(&self, outcome: &'static str) {
-        self.renewals.get_or_create(&Outcome { outcome }).inc();
+        self.0.renewals.get_or_create(&Outcome { outcome }).inc();
     }
 
     pub(super) fn registered(&self, outcome: &'static str) {
-        self.registrations.get_or_create(&Outcome { outcome }).inc();
+        self.0.registrations.get_or_create(&Outcome { outcome }).inc();
     }
 
     pub(super) fn mismatch(&self) {
-        self.mismatches.inc();
+        self.0.mismatches.inc();
     }
 
     pub(super) fn lapsed(&self, count: usize) {
-        self.reaped.inc_by(count as u64);
+        self.0.reaped.inc_by(count as u64);
     }
 
     pub(super) fn pushed(&self, outcome: &'static str) {
-        self.pushes.get_or_create(&Outcome { outcome }).inc();
+        self.0.pushes.get_or_create(&Outcome { outcome }).inc();
     }
 
     pub(super) fn repaired(&self) {
-        self.repairs.inc();
+        self.0.repairs.inc();
     }
 
     pub(super) fn committed(&self, commands: usize, took: Duration) {
-        self.commits.get_or_create(&Outcome { outcome: "applied" }).inc();
+        self.0.commits.get_or_create(&Outcome { outcome: "applied" }).inc();
         #[allow(clippy::cast_precision_loss, reason = "a group is far smaller than 2^52")]
-        self.commit_commands.observe(commands as f64);
-        self.commit_seconds.observe(took.as_secs_f64());
+        self.0.commit_commands.observe(commands as f64);
+        self.0.commit_seconds.observe(took.as_secs_f64());
     }
 
     pub(super) fn commit_failed(&self) {
-        self.commits.get_or_create(&Outcome { outcome: "failed" }).inc();
+        self.0.commits.get_or_create(&Outcome { outcome: "failed" }).inc();
     }
 
     pub(super) fn confirmed(&self) {
-        self.confirmations.inc();
+        self.0.confirmations.inc();
     }
 
     pub(super) fn passed(&self, outcome: &'static str) {
-        self.passes.get_or_create(&Outcome { outcome }).inc();
+        self.0.passes.get_or_create(&Outcome { outcome }).inc();
     }
 }
