@@ -4,6 +4,7 @@
 //! `Leader` actor) performs them and brings results back as events.
 
 mod pass;
+mod registration;
 mod renewal;
 mod standing;
 mod view;
@@ -13,11 +14,11 @@ pub use view::{Published, routing_table};
 use crate::command::{Changes, Command, Outcome};
 use crate::ids::{Address, ExecutorId, ExecutorName, GrantSeq, LeaseKeyHash, ManagerId, Revision, ShardEpoch, ShardId};
 use crate::message::{Condition, Push, Registration};
-use crate::refusal::{Mismatch, Refusal};
-use crate::routing::HASH_SCHEME;
+use crate::refusal::Refusal;
 use crate::set::{Claim, Grant, ShardSet};
 use crate::state::{ClusterState, Executor};
 use crate::time::{Tick, Ttl};
+use registration::Knocking;
 use standing::{Departed, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -261,14 +262,6 @@ enum Purpose {
     Pass { released: usize, granted: usize },
 }
 
-/// A registration that waits for a probe.
-#[derive(Debug, Clone)]
-struct Knocking {
-    id: ExecutorId,
-    row: Executor,
-    predecessor: ExecutorId,
-}
-
 /// The leader's memory. Deadlines live only here (R6).
 #[derive(Debug)]
 pub struct Leader {
@@ -377,75 +370,6 @@ impl Leader {
         } else {
             Err(Refusal::BadCredential(crate::refusal::Credential::LeaseKey))
         }
-    }
-
-    /// Two clusters or two builds must never mix.
-    fn screen(&self, registration: &Registration) -> Result<(), Refusal> {
-        let differs = |what, expected: String, actual: String| Err(Refusal::Mismatch { what, expected, actual });
-        let (cluster, count) = (&self.state.cluster, self.state.shard_count);
-        if registration.cluster != *cluster {
-            return differs(Mismatch::Cluster, cluster.to_string(), registration.cluster.to_string());
-        }
-        if registration.hash_scheme != HASH_SCHEME {
-            return differs(Mismatch::HashScheme, HASH_SCHEME.to_owned(), registration.hash_scheme.clone());
-        }
-        match registration.shard_count {
-            Some(other) if other != count => differs(Mismatch::ShardCount, count.to_string(), other.to_string()),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    fn introduce(&self, from: Registration, key_hash: LeaseKeyHash, registered_at_ms: i64) -> (ExecutorId, Executor) {
-        let row = Executor {
-            name: from.name,
-            address: from.address,
-            zone: from.zone,
-            weight: from.weight,
-            lease_length: self.settings.lease,
-            key_hash,
-            draining: false,
-            superseded: false,
-            registered_at_ms,
-        };
-        (from.executor, row)
-    }
-
-    /// R34, R35: a life that was here before and left stays gone; a predecessor at the same address is asked for first.
-    fn on_register(&mut self, request: RequestId, id: ExecutorId, row: Executor, out: &mut Vec<Effect>) {
-        if self.state.executor(id).is_some() {
-            // Nothing is written, so a late copy cannot bring back a life whose removal is being written.
-            return match self.authenticated(id, row.key_hash) {
-                Ok(_) => self.await_confirmation(request, id, out),
-                Err(refusal) => Self::refuse(request, refusal, out),
-            };
-        }
-        match self.state.named(&row.name) {
-            Some((predecessor, earlier)) if earlier.address == row.address => {
-                out.push(Effect::Probe { request, address: row.address.clone() });
-                self.knocking.insert(request, Knocking { id, row, predecessor });
-            }
-            Some(_) | None => self.admit(request, (id, row), None, out),
-        }
-    }
-
-    /// R35: only an answer by the new process itself proves that its predecessor is gone: a port is bound once.
-    fn on_probed(&mut self, request: RequestId, answered_by: Option<ExecutorId>, out: &mut Vec<Effect>) {
-        let Some(Knocking { id, row, predecessor }) = self.knocking.remove(&request) else { return };
-        let replaces = (answered_by == Some(id)).then_some(predecessor);
-        self.admit(request, (id, row), replaces, out);
-    }
-
-    fn admit(
-        &mut self,
-        request: RequestId,
-        (id, executor): (ExecutorId, Executor),
-        replaces: Option<ExecutorId>,
-        out: &mut Vec<Effect>,
-    ) {
-        if self.departed.contains(id) {
-            return Self::refuse(request, Refusal::UnknownExecutor, out);
-        }
-        self.commit(Purpose::Register(request, id), vec![Command::Register { id, executor, replaces }], out);
     }
 
     fn on_deregister(&mut self, request: RequestId, id: ExecutorId, key_hash: LeaseKeyHash, out: &mut Vec<Effect>) {
