@@ -1,410 +1,218 @@
 #!/usr/bin/env python3
-"""The main job under fire: real processes killed, frozen and restarted while every word of a text is counted.
+"""Kill, freeze and restart a real cluster while it counts every word of a text; every count must come out exact.
 
-One manager (SQLite), four executors on one shared oplog folder, one gateway, lease profile `fast` (a lease of 3 s). While
-`shard-executor load` counts the words of the GPL-3, this script breaks things one after the other. Meanwhile one prober per
-shard asks an agent on that shard through the gateway again and again: a shard is unserved from the start of the first probe
-that failed to the end of the next one that succeeded, so the figures contain a probe's own time-out and pause (SLACK_S).
-
-docs/demo.md derives each bound. Exit code 0 only if the counts are exact, no caller saw an error and every bound held.
+One manager (SQLite), four executors that share one directory of oplogs, and one gateway run as processes on loopback.
+`docs/demo.md` says what each fault is, how each bound follows from the protocol, and how "not served" is measured. Exit
+code 0: all counts were exact, no caller saw an error, and no shard was without service for longer, or moved more often,
+than the protocol allows. Every process is ended; the folder is removed, or kept with its logs when something failed.
 """
+
+import argparse
 import collections
-import http.client
 import json
 import os
-import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from pathlib import Path
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BINARIES = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
-MANAGER, EXECUTOR = BINARIES / "shard-manager", BINARIES / "shard-executor"
-TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")
+from demo_cluster import GRACE, WHOLE, Cluster, Failed, Load, Probes, say, wait_for
 
-SHARDS = 32
-LEASE_S = 3.0
-STEP_AROUND_S = 0.5
-INVOCATIONS = 50_000
-PROBE_TIMEOUT_S, PROBE_PAUSE_S = 0.4, 0.1
-SLACK_S = PROBE_TIMEOUT_S + PROBE_PAUSE_S
-DEADLINE_S = 600
+# The lease profile `fast`, as `shard-executor config show --set lease.profile=fast` tells it, in seconds.
+LEASE = 3.0
+HOLDER_LEASE = LEASE * (1 - 0.001)
+RENEW_AFTER = HOLDER_LEASE / 3
+ATTEMPT = 0.5
+SECOND = 1.0  # what L1 gives to noticing, planning, committing, recovering and routing
 
-# docs/demo.md says where each comes from.
-CRASH_S = LEASE_S + 1.0
-FREEZE_S = CRASH_S + STEP_AROUND_S + 0.5
-MOVE_S = LEASE_S / 3 + 1.0
+Event = collections.namedtuple("Event", "name moves moves_most unserved bound refusals")
 
 
-def say(text):
-    """One line of progress, with the seconds since the start."""
-    print(f"[{time.monotonic() - STARTED:6.1f}s] {text}", flush=True)
+class Demo:
+    """The faults one after the other, each with its account."""
 
+    def __init__(self, cluster, options):
+        self.cluster, self.options = cluster, options
+        self.probes, self.load = Probes(cluster), Load(cluster, options)
+        self.events = []
 
-STARTED = time.monotonic()
+    def refusals(self):
+        """What the gateway was refused, or met on its way, and tried again, by reason."""
+        return self.cluster.metric("gateway", "router_retries", "reason")
 
+    def during(self, name, fault, executors, moves_most, bound):
+        """Runs `fault` (which may say the bound), waits until the cluster is whole, and notes what the probes saw."""
+        self.load.must_run()
+        say(f"{name} ...")
+        begun, refused = time.monotonic(), self.refusals()
+        bound = fault() or bound
+        wait_for(f"the cluster to heal after {name}", lambda: self.cluster.settled(executors), pause=0.2)
+        healed = time.monotonic()
+        wait_for("every shard to answer", lambda: self.probes.all_since(healed))
+        self.load.must_run()
+        unserved, moves = self.probes.between(begun, time.monotonic())
+        self.events.append(Event(name, moves, moves_most, unserved, bound, self.refusals() - refused))
+        done = self.load.completed()
+        say(f"{name}: {moves} shards moved, the longest {unserved:.2f} s not served; {done} words counted so far")
 
-class Failed(Exception):
-    """The demo cannot go on; says why."""
+    def crash(self):
+        self.cluster.signal("executor-1", signal.SIGKILL)
 
-
-def wait_until(what, condition, within=60.0):
-    """Polls `condition` until it answers something true; returns that."""
-    until = time.monotonic() + within
-    while time.monotonic() < until:
-        answer = condition()
-        if answer:
-            return answer
-        time.sleep(0.05)
-    raise Failed(f"waited {within:.0f} s in vain for {what}")
-
-
-def free_port():
-    """A port that was free a moment ago."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
-
-
-class Cluster:
-    """Every process of the demo, by name. All are ended by pid in `close`."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.processes = {}
-        self.ports = collections.defaultdict(free_port)
-        self.logs = 0
-
-    def address(self, name):
-        return f"127.0.0.1:{self.ports[name]}"
-
-    def start(self, name):
-        """Starts `manager`, `executor-N` or `gateway`, at the same address each time."""
-        settings = [f"listen.grpc={self.address(name)}", f"listen.http={self.address(name + '/http')}"]
-        if name == "manager":
-            command = [MANAGER, "serve"]
-            settings += [f"cluster.shard_count={SHARDS}", "lease.profile=fast", "rebalance.settle=500ms",
-                         f"store.url=sqlite:{self.folder}/manager.db"]
-        elif name == "gateway":
-            command = [EXECUTOR, "route"]
-            settings += [f"route.managers={self.address('manager')}"]
-        else:
-            command = [EXECUTOR, "serve"]
-            settings += [f"executor.name={name}", f"executor.managers={self.address('manager')}",
-                         "lease.profile=fast", f"oplog.url=sqlite:{self.folder}/oplogs"]
-        command += [part for setting in settings for part in ("--set", setting)]
-        self.logs += 1
-        with open(self.folder / f"{self.logs:02}-{name}.log", "wb") as log:
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def signal(self, name, number):
-        self.processes[name].send_signal(number)
-
-    def ended(self, name, within=30):
-        """The exit code of a process that should end."""
-        return self.processes[name].wait(timeout=within)
-
-    def ask(self, *arguments):
-        """The manager's answer to a command, as JSON; None when it does not answer."""
-        command = [MANAGER, *arguments, "--json", "--manager", self.address("manager"), "--timeout", "2s"]
-        done = subprocess.run(command, capture_output=True, check=False)
-        try:
-            return json.loads(done.stdout)
-        except json.JSONDecodeError:
-            return None
-
-    def shards(self):
-        """Owner and epoch of every shard."""
-        rows = wait_until("the manager's table", lambda: self.ask("shards"))
-        return {row["shard"]: (row["owner"], row["epoch"], row["state"]) for row in rows}
-
-    def served(self, executors):
-        """Waits until so many executors are registered, own everything evenly and are heard."""
-        def balanced():
-            status = self.ask("status")
-            if not status or len(status["executors"]) != executors or status["troubles"]:
-                return None
-            counts = [row["owned"] for row in status["executors"]]
-            return sum(counts) == SHARDS and max(counts) - min(counts) <= 1
-        wait_until(f"{executors} executors to share {SHARDS} shards", balanced)
-
-    def close(self):
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-        for process in self.processes.values():
-            process.wait()
-
-
-class Probers:
-    """One thread per shard, asking an agent on it through the gateway; remembers when each shard was not served."""
-
-    def __init__(self, port):
-        self.port = port
-        self.outages = []
-        self.failing_since = {}
-        self.lock = threading.Lock()
-        self.stop = threading.Event()
-        self.threads = []
-
-    def probe(self, connection, agent):
-        """Whether one read was answered, and its shard. Opens the connection anew after a failure."""
-        try:
-            connection.request("POST", f"/v1/agents/counter/{agent}/get",
-                               headers={"Leasehold-Timeout": f"{int(PROBE_TIMEOUT_S * 1000)}ms"})
-            answer = connection.getresponse()
-            answer.read()
-            return answer.status == 200, answer.headers.get("Leasehold-Shard")
-        except OSError:
-            connection.close()
-            return False, None
-        except http.client.HTTPException:
-            connection.close()
-            return False, None
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROBE_TIMEOUT_S + 2)
-
-    def start(self):
-        """Finds an agent for every shard, then begins."""
-        connection, agents = self.connect(), {}
-        for number in range(100 * SHARDS):
-            agent = f"probe-{number}"
-            served, shard = self.probe(connection, agent)
-            if served:
-                agents.setdefault(int(shard), agent)
-            if len(agents) == SHARDS:
+    def freeze(self):
+        """Where it hurts most: in the middle of a transaction on the store that all share, if 500 tries hit one."""
+        for _ in range(500):
+            self.cluster.signal("executor-2", signal.SIGSTOP)
+            wait_for("executor-2 to freeze", lambda: self.cluster.frozen("executor-2"), pause=0.001)
+            if self.cluster.writes("executor-2"):
+                say("frozen with the oplogs' write lock in its hands")
                 break
+            self.cluster.signal("executor-2", signal.SIGCONT)
+            time.sleep(0.003)
         else:
-            raise Failed("no agent was found for some shard")
-        for shard, agent in agents.items():
-            thread = threading.Thread(target=self.run, args=(shard, agent), daemon=True)
-            thread.start()
-            self.threads.append(thread)
+            self.cluster.signal("executor-2", signal.SIGSTOP)
+        time.sleep(3 * LEASE)
+        self.cluster.signal("executor-2", signal.SIGCONT)
 
-    def run(self, shard, agent):
-        connection = self.connect()
-        while not self.stop.is_set():
-            began = time.monotonic()
-            served, _ = self.probe(connection, agent)
-            with self.lock:
-                if not served:
-                    self.failing_since.setdefault(shard, began)
-                elif shard in self.failing_since:
-                    self.outages.append((self.failing_since.pop(shard), time.monotonic(), shard))
-            self.stop.wait(PROBE_PAUSE_S)
+    def restart(self):
+        if code := self.cluster.signal("executor-3", signal.SIGTERM):
+            raise Failed(f"executor-3 ended with {code} after SIGTERM")
+        wait_for("its shards to be elsewhere", lambda: self.cluster.settled(2), pause=0.2)
+        self.cluster.executor("executor-3")
 
-    def longest(self, since, until):
-        """The longest outage that began in this window, and of how many shards."""
-        with self.lock:
-            if self.failing_since:
-                raise Failed(f"shards {sorted(self.failing_since)} are still not served")
-            window = [(end - begin, shard) for begin, end, shard in self.outages if since <= begin <= until]
-        return max((span for span, _ in window), default=0.0), len({shard for _, shard in window})
-
-    def close(self):
-        self.stop.set()
-        for thread in self.threads:
-            thread.join()
-
-
-class Load(threading.Thread):
-    """Counts the text through the gateway, pass after pass, until told to stop; at least INVOCATIONS in the first."""
-
-    def __init__(self, cluster, words):
-        super().__init__(daemon=True)
-        self.cluster, self.words = cluster, words
-        self.repeats, self.summaries, self.failures = 0, [], []
-        self.done = threading.Event()
-        self.process = None
+    def without_manager(self):
+        """Returns the bound: from the end of the leases, renewed up to a third before, to the next answered renewal."""
+        self.cluster.signal("manager", signal.SIGKILL)
+        killed = time.monotonic()
+        time.sleep(2 * LEASE)
+        self.cluster.manager()
+        outage = time.monotonic() - killed
+        return outage - (HOLDER_LEASE - RENEW_AFTER) + ATTEMPT + SECOND
 
     def run(self):
-        repeat = -(-INVOCATIONS // self.words)
-        while not self.failures:
-            self.process = subprocess.Popen(
-                [EXECUTOR, "load", TEXT, "--gateway", self.cluster.address("gateway"), "--repeat", str(repeat),
-                 "--run-id", f"pass-{len(self.summaries)}", "--concurrency", "32", "--timeout", "60s", "--json"],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            out, err = self.process.communicate()
-            if self.process.returncode != 0:
-                self.failures.append(f"load ended with {self.process.returncode}: {err.decode()[-2000:]}")
-                return
-            self.summaries.append(json.loads(out))
-            self.repeats += repeat
-            if self.done.is_set():
-                return
-            repeat = 1
+        """The whole demo."""
+        say(f"starting one manager, four executors and a gateway in {self.cluster.folder}")
+        self.cluster.manager()
+        for number in range(1, 5):
+            self.cluster.executor(f"executor-{number}")
+        self.cluster.gateway()
+        wait_for("every shard to be owned", lambda: self.cluster.settled(4))
+        self.probes.find()
+        self.probes.start()
+        expected = self.words()
+        words = sum(expected.values())
+        say(f"counting {self.options.text}: {words} words, {len(expected)} of them distinct, again and again")
+        self.load.start(repeat=1_000_000)
 
-    def invocations(self):
-        return sum(summary["completed"] for summary in self.summaries)
+        shards, third = self.cluster.shards, -(-self.cluster.shards // 3)
+        self.during("quiet", lambda: time.sleep(3), 4, 0, None)
+        self.during("kill -9 an executor", self.crash, 3, shards // 4, LEASE + SECOND)
+        self.during("freeze one for 9 s, wake it", self.freeze, 3, 2 * third, LEASE + SECOND)
+        self.during("SIGTERM one, start it", self.restart, 3, 2 * third, GRACE + SECOND)
+        self.during("kill -9 the manager, 6 s", self.without_manager, 3, 0, None)
+        self.probes.stop()
 
+        say(f"letting the load go on to {self.options.invocations} words")
+        enough = lambda: self.load.must_run() or self.load.completed() >= self.options.invocations
+        wait_for("the load to come so far", enough, WHOLE)
+        say("interrupting the load, and resuming it to the end of its pass")
+        self.cluster.signal("load", signal.SIGINT)
+        self.load.end((0, 75))
+        passes = -(-self.load.completed() // words)
+        self.load.start(passes)
+        self.load.end((0,))
+        self.compare(expected, passes)
+        self.report(passes * words)
 
-class Events:
-    """What is done to the cluster, and what it cost."""
+    def words(self):
+        """How often each word occurs, as the shell counts it."""
+        script = r"""tr -cs A-Za-z '\n' < "$1" | tr A-Z a-z | sed '/^$/d' | sort | uniq -c"""
+        command = ["sh", "-c", script, "sh", self.options.text]
+        shell = subprocess.run(command, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=True)
+        return {word: int(count) for count, word in map(str.split, shell.stdout.splitlines())}
 
-    def __init__(self, cluster, probers, load):
-        self.cluster, self.probers, self.load = cluster, probers, load
-        self.rows = []
+    def compare(self, expected, passes):
+        """Every agent's count against the shell's."""
+        gateway = self.cluster.gateway_grpc
+        read = self.cluster.run("shard-executor", "counts", self.options.text, "--gateway", gateway, "--json")
+        counted = json.loads(read or "{}")
+        expected = {word: times * passes for word, times in expected.items()}
+        if counted != expected:
+            wrong = [word for word in expected.keys() | counted.keys() if counted.get(word) != expected.get(word)]
+            some = ", ".join(f"{word} {counted.get(word)} instead of {expected.get(word)}" for word in wrong[:10])
+            raise Failed(f"{len(wrong)} words are counted wrong: {some}")
+        say(f"all {len(expected)} counts are those of tr | sort | uniq -c, times {passes}")
 
-    def run(self, what, bound, action, executors, moved=None):
-        """Does `action`, waits until all is well, and notes shards moved and the longest outage against `bound`."""
-        if not self.load.is_alive():
-            raise Failed("the load ended early: " + "; ".join(self.load.failures))
-        say(what)
-        before, began = self.cluster.shards(), time.monotonic()
-        action()
-        self.cluster.served(executors)
-        time.sleep(3 * SLACK_S)
-        until = time.monotonic()
-        after = self.cluster.shards()
-        count = sum(1 for shard in before if before[shard][1] != after[shard][1])
-        longest, shards = wait_until("every shard to be served", lambda: self.measured(began, until), 15)
-        right = longest <= bound + SLACK_S and (moved is None or count == moved)
-        self.rows.append((what, count, shards, longest, bound, right))
-        say(f"  {count} shards moved; {shards} unserved, the longest for {longest:.2f} s (bound {bound:.2f} s)")
-
-    def measured(self, since, until):
-        try:
-            return self.probers.longest(since, until)
-        except Failed:
-            return None
-
-    def all(self):
-        cluster = self.cluster
-
-        def stop_and_start():
-            cluster.signal("executor-3", signal.SIGTERM)
-            if (code := cluster.ended("executor-3")) != 0:
-                raise Failed(f"executor-3 ended with {code} on SIGTERM")
-            cluster.served(3)
-
-        def freeze():
-            cluster.signal("executor-2", signal.SIGSTOP)
-            time.sleep(3 * LEASE_S)
-
-        away = 2 * LEASE_S
-
-        def restart_manager():
-            cluster.signal("manager", signal.SIGKILL)
-            cluster.ended("manager")
-            time.sleep(away)
-            cluster.start("manager")
-
-        self.run("kill -9 executor-1", CRASH_S, lambda: cluster.signal("executor-1", signal.SIGKILL), 3)
-        self.run("start executor-1 again", MOVE_S, lambda: cluster.start("executor-1"), 4)
-        self.run("freeze executor-2 for three leases", FREEZE_S, freeze, 3)
-        self.run("wake executor-2", MOVE_S, lambda: cluster.signal("executor-2", signal.SIGCONT), 4)
-        self.run("SIGTERM executor-3", MOVE_S, stop_and_start, 3)
-        self.run("start executor-3 again", MOVE_S, lambda: cluster.start("executor-3"), 4)
-        # Every lease runs for at least 2/3 of its length after the last renewal; then shards wait for the manager.
-        outage = away - LEASE_S * 2 / 3 + 1.0 + MOVE_S
-        self.run("kill -9 the manager, restart it after two leases", outage, restart_manager, 4, moved=0)
-
-
-def expected_counts(repeats):
-    """What tr, sort and uniq count, times the repeats."""
-    line = f"tr -cs A-Za-z '\\n' < {TEXT} | tr A-Z a-z | grep . | sort | uniq -c"
-    out = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, check=True, text=True).stdout
-    return {word: int(count) * repeats for count, word in (row.split() for row in out.splitlines())}
+    def report(self, invocations):
+        """The table, and what is wrong with it."""
+        broken = []
+        rows = [("event", "shards moved", "at most", "not served", "bound", "", "met by the gateway and retried")]
+        for event in self.events:
+            met = event.moves <= event.moves_most and (event.bound is None or event.unserved <= event.bound)
+            broken += [] if met else [event.name]
+            bound = "" if event.bound is None else f"{event.bound:.2f} s"
+            verdict = "ok" if met else "BROKEN"
+            moves = (str(event.moves), str(event.moves_most))
+            rows.append((event.name, *moves, f"{event.unserved:.2f} s", bound, verdict, listed(event.refusals)))
+        widths = [max(len(row[column]) for row in rows) for column in range(6)]
+        print()
+        for row in rows:
+            print("  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [row[6]]))
+        summaries = self.load.summaries
+        seconds = sum(each["seconds"] for each in summaries)
+        longest = max(each["latency_ms"]["max"] for each in summaries)
+        on_the_way = sum((collections.Counter(each["retries_by_reason"]) for each in summaries), collections.Counter())
+        rate = invocations / seconds
+        print(f"\nload    {invocations} invocations, 0 errors, {rate:.0f}/s, longest {longest / 1000:.1f} s")
+        print(f"        repeated on the way to the gateway: {listed(on_the_way)}")
+        answered = sum(map(len, self.probes.answers.values()))
+        print(f"probes  {answered} durable writes on {self.cluster.shards} shards, 0 errors, each counted once")
+        print(f"oplogs  stepped around a frozen writer {self.cluster.generation() - 1} times")
+        for name in (f"executor-{number}" for number in range(2, 5)):
+            refused = self.cluster.metric(name, "executor_admission_refusals", "reason")
+            fenced = self.cluster.metric(name, "executor_fenced_writes", "")
+            print(f"{name}  refused: {listed(refused)}; its stale writes refused by storage: {sum(fenced.values())}")
+        if broken:
+            raise Failed(f"beyond what the protocol allows: {', '.join(broken)}")
 
 
-def read_counts(cluster):
-    """What the agents say."""
-    done = subprocess.run([EXECUTOR, "counts", TEXT, "--gateway", cluster.address("gateway"), "--timeout", "60s"],
-                          capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(f"counts ended with {done.returncode}: {done.stderr[-2000:]}")
-    return {word: int(count) for count, word in (row.split() for row in done.stdout.splitlines())}
-
-
-def metric(cluster, name, prefix):
-    """Counters of one process whose name begins with `prefix`, by their label."""
-    try:
-        connection = http.client.HTTPConnection("127.0.0.1", cluster.ports[name + "/http"], timeout=5)
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-    except OSError:
-        return {}
-    rows = (line.rpartition(" ") for line in lines if line.startswith(prefix + "_total{"))
-    return {labels.split('"')[1]: int(float(value)) for labels, _, value in rows}
-
-
-def report(cluster, events, load, wrong):
-    """The table. Returns whether everything was right."""
-    refusals = collections.Counter()
-    for name in (name for name in cluster.processes if name.startswith("executor-")):
-        refusals.update(metric(cluster, name, "leasehold_executor_admission_refusals"))
-    retries = metric(cluster, "gateway", "router_retries") or metric(cluster, "gateway", "leasehold_router_retries")
-    width = max(len(row[0]) for row in events.rows)
-    print(f"\n{'event':{width}}  moved  unserved  longest   bound")
-    for what, moved, shards, longest, bound, right in events.rows:
-        print(f"{what:{width}}  {moved:5}  {shards:8}  {longest:5.2f} s  {bound:5.2f} s  {'ok' if right else 'TOO LONG'}")
-    print(f"(longest: as probed, up to {SLACK_S:.1f} s more than it was)\n")
-    show = lambda counts: ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items())) or "none"
-    print(f"refused at executors' fences (of processes alive at the end): {show(refusals)}")
-    print(f"repeated by the gateway:                                      {show(retries)}")
-    seconds = sum(summary["seconds"] for summary in load.summaries)
-    errors = sum(summary["failed"] for summary in load.summaries) + len(load.failures)
-    print(f"invocations: {load.invocations()} in {seconds:.0f} s ({load.invocations() / max(seconds, 1):.0f}/s), "
-          f"errors seen by callers: {errors}, words counted wrong: {len(wrong)}")
-    for failure in load.failures + [f"{word}: {got} instead of {want}" for word, got, want in wrong[:10]]:
-        print("  " + failure)
-    return errors == 0 and not wrong and load.invocations() >= INVOCATIONS and all(row[-1] for row in events.rows)
-
-
-def demo(cluster):
-    words = sum(expected_counts(1).values())
-    cluster.start("manager")
-    for number in range(1, 5):
-        cluster.start(f"executor-{number}")
-    cluster.start("gateway")
-    cluster.served(4)
-    say(f"a manager, four executors and a gateway serve {SHARDS} shards; the text has {words} words")
-    probers, load = Probers(cluster.ports["gateway/http"]), Load(cluster, words)
-    probers.start()
-    load.start()
-    time.sleep(2)
-    events = Events(cluster, probers, load)
-    try:
-        events.all()
-    finally:
-        load.done.set()
-        probers.close()
-    say("everything has been broken; waiting for the load to end")
-    load.join(DEADLINE_S)
-    if load.is_alive():
-        raise Failed(f"the load did not end within {DEADLINE_S} s")
-    say("reading back every word's count")
-    want, got = expected_counts(load.repeats), read_counts(cluster)
-    wrong = [(word, got.get(word), want.get(word)) for word in sorted(want.keys() | got.keys()) if got.get(word) != want.get(word)]
-    return report(cluster, events, load, wrong)
+def listed(counts):
+    """Counts by reason, for people."""
+    return ", ".join(f"{reason.upper()} {count}" for reason, count in sorted(counts.items())) or "nothing"
 
 
 def main():
-    for needed in (MANAGER, EXECUTOR, TEXT):
-        if not needed.exists():
-            sys.exit(f"{needed} is missing (run `make demo`, which builds the binaries; the text comes with Debian's base-files)")
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="leasehold-demo-"))
-    cluster, right = Cluster(folder), False
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    target = os.environ.get("CARGO_TARGET_DIR", Path(__file__).parent.parent / "target")
+    parser.add_argument("--bin", default=Path(target) / "debug", help="where the binaries stand")
+    parser.add_argument("--text", default="/usr/share/common-licenses/GPL-3", help="the text whose words are counted")
+    parser.add_argument("--shards", type=int, default=24, help="how many shards the cluster has, and probes")
+    parser.add_argument("--concurrency", type=int, default=32, help="how many calls the load has under way at once")
+    parser.add_argument("--invocations", type=int, default=50_000, help="how many invocations at least")
+    options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    folder = tempfile.mkdtemp(prefix="leasehold-demo-")
+    cluster, keep = Cluster(options, folder), True
     try:
-        right = demo(cluster)
-    except Failed as failed:
-        print(f"FAILED: {failed}", flush=True)
+        Demo(cluster, options).run()
+        keep = False
+        say("the demo has shown what it must")
+        return 0
+    except (Failed, OSError, subprocess.SubprocessError) as error:
+        say(f"FAILED: {error}")
+        return 1
+    except SystemExit:
+        keep = False
+        raise
     finally:
-        cluster.close()
-        if right:
-            shutil.rmtree(folder)
+        cluster.end()
+        if keep:
+            print(f"logs and data are kept in {folder}", flush=True)
         else:
-            print(f"the logs are in {folder}", flush=True)
-    print("the demo " + ("passed" if right else "FAILED"))
-    return 0 if right else 1
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ${CARGO:-cargo} build --locked --bins
-exec python3 scripts/demo.py
+exec python3 -B scripts/demo.py "$@"
