@@ -105,6 +105,14 @@ pub struct Oplog {
 }
 
 /// Well below a lease, so that a frozen writer does not cost its shards' next owner one.
+/// Not longer than a lease: a planned move should not take longer than a crash.
+const fn handoff_grace(profile: Profile) -> Duration {
+    match profile {
+        Profile::Wan | Profile::Lan => Duration::from_secs(10),
+        Profile::Fast => Duration::from_secs(3),
+    }
+}
+
 const fn step_around_after(profile: Profile) -> Duration {
     match profile {
         Profile::Wan | Profile::Lan => Duration::from_secs(1),
@@ -161,7 +169,7 @@ fn read_identity(reader: &mut Reader, lease: &Lease, listen: &Listen) -> Identit
         managers: reader.addresses(&keys::EXECUTOR_MANAGERS),
         zone: reader.optional(&keys::ZONE, kind::zone),
         weight: reader.value(&keys::WEIGHT, |text| Weight::new(text.parse().ok()?).ok()),
-        handoff_grace: reader.duration(&keys::HANDOFF_GRACE),
+        handoff_grace: preset(reader, &keys::HANDOFF_GRACE, lease.profile, handoff_grace(lease.profile)),
         registration_patience: reader.duration(&keys::REGISTRATION_PATIENCE),
     };
     reader.show_unset(&keys::ZONE, "", "unset");

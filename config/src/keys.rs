@@ -159,7 +159,7 @@ key!(
     HANDOFF_GRACE,
     "executor.handoff_grace",
     Kind::Duration { min: Duration::ZERO, max: HOUR },
-    "10s",
+    unset "10s, in lease.profile fast 3s" e.g. "10s",
     "How long running invocations may take to finish when their shard is given up or the process is asked \
      to stop; 0s stops them at once."
 );

@@ -112,7 +112,7 @@ async fn delayed_answers_never_let_a_holder_outlive_its_lease() {
     }
 }
 
-/// Case 15: the manager comes back with a shorter lease; nothing of A's moves before its last acknowledged deadline (the checker watches).
+/// L2, case 45: a store that takes no writes for three leases moves nothing of whoever renews.
 #[tokio::test(start_paused = true)]
 async fn a_store_outage_longer_than_a_lease_moves_nothing_of_whoever_renews() {
     use leasehold_persistence::cluster::memory::{Fault, Op};

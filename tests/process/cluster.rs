@@ -89,7 +89,7 @@ fn a_process_restarted_at_its_address_is_served_at_once() {
 fn of_two_processes_with_one_name_the_older_stops() {
     let (place, _manager, address, mut executors) = cluster(1);
     let _newer = place.executor(&address, "executor-1", &[]);
-    assert_eq!(executors[0].ended().code(), Some(1));
+    assert_eq!(executors[0].ended().code(), Some(78));
     assert!(executors[0].log().contains("newer process"), "{}", executors[0].log());
     place.served(&address, 1);
 }

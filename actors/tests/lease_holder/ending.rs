@@ -205,7 +205,7 @@ async fn a_superseded_executor_sweeps_and_ends_with_failure() {
         tokio::time::sleep(secs(1)).await;
         bench.manager.conduct(Conduct::Refuse(Refusal::Superseded));
         let exit = bench.ended().await;
-        assert_eq!(exit.code, 1);
+        assert_eq!(exit.code, 78);
         assert!(exit.why.contains("same name"), "{}", exit.why);
         assert_eq!(bench.told().last(), Some(&Told::Sweep(shards(&[(3, 7)]), Duration::ZERO)));
         assert_eq!(bench.admits(3), Err(Closed::NotReady));

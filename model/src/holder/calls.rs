@@ -29,7 +29,8 @@ enum Verdict {
 const fn verdict(refusal: &Refusal, registering: bool) -> Verdict {
     match refusal {
         Refusal::UnknownExecutor | Refusal::Unheard => Verdict::NewLife,
-        Refusal::Superseded => Verdict::Leave { code: 1, deregister: true },
+        // Two processes of one name are a mistake of configuration: restarted by a supervisor they would displace each other for ever.
+        Refusal::Superseded => Verdict::Leave { code: 78, deregister: true },
         Refusal::Mismatch { .. } => Verdict::Leave { code: 78, deregister: false },
         Refusal::BadCredential(_) => Verdict::Leave { code: 77, deregister: false },
         Refusal::InvalidField(_) | Refusal::UnknownMethod { .. } if registering => {

@@ -388,6 +388,8 @@ impl Leader {
 
     fn on_timer(&mut self, now: Tick, out: &mut Vec<Effect>) {
         self.armed = Tick::NEVER;
+        // Also while nobody renews: a leadership that is over must not be noticed by chance.
+        self.confirm_now(out);
         self.want_pass(now, out);
         let next = self.next_deadline(now).min(now.plus(self.settings.pass_interval()));
         self.arm(next, out);

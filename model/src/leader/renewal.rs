@@ -74,10 +74,17 @@ impl Leader {
         self.confirm_if_idle(out);
     }
 
-    fn confirm_if_idle(&mut self, out: &mut Vec<Effect>) {
-        if self.confirming.is_none() && !self.waiting.is_empty() {
+    /// Begins a confirmation for whoever waits, if anybody does, unless one is under way.
+    pub(super) fn confirm_now(&mut self, out: &mut Vec<Effect>) {
+        if self.confirming.is_none() {
             self.confirming = Some(std::mem::take(&mut self.waiting));
             out.push(Effect::Confirm);
+        }
+    }
+
+    fn confirm_if_idle(&mut self, out: &mut Vec<Effect>) {
+        if !self.waiting.is_empty() {
+            self.confirm_now(out);
         }
     }
 

@@ -287,7 +287,7 @@ fn a_registration_refused_as_unknown_is_repeated_after_a_pause() {
 fn refusals_that_are_final_end_the_process_after_the_sweep() {
     let mismatch = Refusal::Mismatch { what: Mismatch::HashScheme, expected: "x".to_owned(), actual: "y".to_owned() };
     let table = [
-        (Refusal::Superseded, 1, true),
+        (Refusal::Superseded, 78, true),
         (mismatch, 78, false),
         (Refusal::BadCredential(Credential::LeaseKey), 77, false),
     ];

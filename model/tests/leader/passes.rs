@@ -345,3 +345,18 @@ fn whoever_has_not_heard_for_half_a_lease_is_given_nothing_new() {
         assert_eq!(w.owned(2), given, "after {span:?}");
     }
 }
+
+/// R7: a leadership that is over is noticed within a pass interval, also while nobody renews.
+#[test]
+fn an_idle_leader_asks_whether_it_still_leads() {
+    let mut w = World::new(8);
+    w.prompt = false;
+    w.pass_time(LEASE / 3);
+    assert_eq!(w.confirms, 1);
+    w.pass_time(LEASE);
+    assert_eq!(w.confirms, 1, "one at a time");
+    w.step(leasehold_model::leader::Event::Confirmed(leasehold_model::leader::Confirmation::Lost(
+        "replaced".to_owned(),
+    )));
+    assert_eq!(w.ended(), Some("replaced"));
+}

@@ -218,7 +218,15 @@ impl Directory {
             self.remove(number, &["copy", "copy-wal", "copy-shm", "copy-journal"]);
         }
         std::fs::remove_file(&marker.path).map_err(|e| io(&marker.path, "cannot be removed", &e))?;
-        tracing::warn!(generation = number, made = copied.is_ok(), "stepped to a new generation of the oplog store");
+        if number == 1 {
+            tracing::info!(generation = number, made = copied.is_ok(), "a new oplog store");
+        } else {
+            tracing::warn!(
+                generation = number,
+                made = copied.is_ok(),
+                "stepped to a new generation of the oplog store"
+            );
+        }
         copied
     }
 
