@@ -172,17 +172,14 @@ impl ClusterState {
         shards: impl IntoIterator<Item = (ShardId, Shard)>,
         executors: impl IntoIterator<Item = (ExecutorId, Executor)>,
     ) -> Result<Self, Broken> {
-        let mut state = Self::empty(head.cluster, head.shard_count);
-        state.revision = head.revision;
+        let mut rows = StateRows::new(head);
         for (shard, row) in shards {
-            *state.shards.at_mut(shard).ok_or_else(|| Broken {
-                invariant: "every shard is below shard_count",
-                evidence: format!("shard {shard} of {}", head.shard_count),
-            })? = row;
+            rows.shard(shard, row)?;
         }
-        state.executors = executors.into_iter().map(|(id, executor)| (id, Arc::new(executor))).collect();
-        state.check()?;
-        Ok(state)
+        for (id, row) in executors {
+            rows.executor(id, row);
+        }
+        rows.finish()
     }
 
     /// The row of `shard`, if there is such a shard.
@@ -326,6 +323,53 @@ impl ClusterState {
             }
         }
         Ok(())
+    }
+}
+
+/// A state being put together row by row, for whoever reads rows one at a time: there is never a second copy of them.
+#[derive(Debug)]
+pub struct StateRows(ClusterState);
+
+impl StateRows {
+    /// Shards without a row are unassigned at epoch 0.
+    #[must_use]
+    pub fn new(head: Head) -> Self {
+        let mut state = ClusterState::empty(head.cluster, head.shard_count);
+        state.revision = head.revision;
+        Self(state)
+    }
+
+    /// Takes the row of a shard.
+    ///
+    /// # Errors
+    /// When there is no such shard.
+    pub fn shard(&mut self, shard: ShardId, row: Shard) -> Result<(), Broken> {
+        let count = self.0.shard_count;
+        *self.0.shards.at_mut(shard).ok_or_else(|| Broken {
+            invariant: "every shard is below shard_count",
+            evidence: format!("shard {shard} of {count}"),
+        })? = row;
+        Ok(())
+    }
+
+    /// Takes the row of an executor.
+    pub fn executor(&mut self, id: ExecutorId, row: Executor) {
+        self.0.executors.insert(id, Arc::new(row));
+    }
+
+    /// Whether an executor with this id was taken.
+    #[must_use]
+    pub fn has_executor(&self, id: ExecutorId) -> bool {
+        self.0.executors.contains_key(&id)
+    }
+
+    /// The state.
+    ///
+    /// # Errors
+    /// Says which row breaks which invariant.
+    pub fn finish(self) -> Result<ClusterState, Broken> {
+        self.0.check()?;
+        Ok(self.0)
     }
 }
 

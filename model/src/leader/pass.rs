@@ -141,8 +141,10 @@ impl Leader {
 
     /// R33: a cold cluster waits, so that the first executor is not given everything.
     pub(super) fn settle_if_cold(&mut self, now: Tick, out: &mut Vec<Effect>) {
-        let cold = self.state.shards().all(|(_, row)| row.state == ShardState::Unassigned);
-        if cold && self.pass.settle_until.is_none() && !self.settings.settle.is_zero() {
+        if self.pass.settle_until.is_some() || self.settings.settle.is_zero() {
+            return;
+        }
+        if self.state.shards().all(|(_, row)| row.state == ShardState::Unassigned) {
             let until = now.plus(self.settings.settle);
             self.pass.settle_until = Some(until);
             out.push(Effect::Note(Note::Settling));

@@ -4,13 +4,12 @@ use super::error::unwritten;
 use crate::cluster::{Error, Write, check_head};
 use futures::TryStreamExt;
 use leasehold_model::message::Weight;
-use leasehold_model::state::{ClusterState, Executor, Head, Shard, ShardState};
+use leasehold_model::state::{ClusterState, Executor, Head, Shard, ShardState, StateRows};
 use leasehold_model::{
     Address, ClusterName, ExecutorId, ExecutorName, LeaseKeyHash, Revision, ShardCount, ShardEpoch, ShardId, Ttl,
 };
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{QueryBuilder, Row, Sqlite, query};
-use std::collections::BTreeMap;
+use sqlx::{Either, Executor as _, QueryBuilder, Row, Sqlite, query};
 use std::fmt::Display;
 
 /// Rows in one statement. At ten columns they stay below SQLite's 32,766 parameters.
@@ -23,23 +22,34 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or_else(|_| panic!("{value} was not checked before it was written"))
 }
 
-/// Writes the head if the store is at the expected revision; answers the rows written.
-pub(super) async fn write_head(connection: &mut SqliteConnection, write: &Write) -> Result<u64, sqlx::Error> {
+/// Begins a transaction and writes the head if the store is at the expected revision; answers the rows written. In one call, for
+/// each goes to another thread and back. Immediate: a transaction that read first would be refused at once when it wants to write
+/// beside another writer.
+pub(super) async fn begin_with_head(connection: &mut SqliteConnection, write: &Write) -> Result<u64, sqlx::Error> {
     let tag = write.tag.to_be_bytes().to_vec();
     let statement = match &write.changes.first {
         Some(head) => query(
-            "INSERT INTO head (id, cluster, shard_count, revision, tag) VALUES (1, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            "BEGIN IMMEDIATE; INSERT INTO head (id, cluster, shard_count, revision, tag) VALUES (1, ?, ?, ?, ?) \
+             ON CONFLICT DO NOTHING",
         )
         .bind(head.cluster.as_str().to_owned())
         .bind(i64::from(head.shard_count.get()))
         .bind(signed(write.next.0))
         .bind(tag),
-        None => query("UPDATE head SET revision = ?, tag = ? WHERE id = 1 AND revision = ?")
+        None => query("BEGIN IMMEDIATE; UPDATE head SET revision = ?, tag = ? WHERE id = 1 AND revision = ?")
             .bind(signed(write.next.0))
             .bind(tag)
             .bind(signed(write.expected.0)),
     };
-    Ok(statement.execute(connection).await?.rows_affected())
+    // One result for each statement; what BEGIN is said to have affected is the statement's before it.
+    let mut results = connection.fetch_many(statement);
+    let mut rows = 0;
+    while let Some(result) = results.try_next().await? {
+        if let Either::Left(done) = result {
+            rows = done.rows_affected();
+        }
+    }
+    Ok(rows)
 }
 
 /// Writes the changed rows; answers how many.
@@ -238,48 +248,46 @@ pub(super) async fn read_state(
     if let Some(head) = &head {
         check_head(head, cluster, shard_count)?;
     }
-    let executors = read_executors(connection, file).await?;
-    let shards = read_shards(connection, file, shard_count, &executors).await?;
-    let Some(head) = head else {
-        if executors.is_empty() && shards.is_empty() {
-            return Ok(ClusterState::empty(cluster.clone(), shard_count));
-        }
+    let stored = head.is_some();
+    let empty = || Head { cluster: cluster.clone(), shard_count, revision: Revision(0) };
+    let mut rows = StateRows::new(head.unwrap_or_else(empty));
+    let executors = read_executors(connection, file, &mut rows).await?;
+    let shards = read_shards(connection, file, shard_count, &mut rows).await?;
+    if !stored && executors + shards > 0 {
         return Err(Error::Corrupt {
             place: format!("{file}, table head"),
-            what: format!("no row, beside {} executors and {} shards", executors.len(), shards.len()),
+            what: format!("no row, beside {executors} executors and {shards} shards"),
         });
-    };
-    ClusterState::from_rows(head, shards, executors)
-        .map_err(|broken| Error::Corrupt { place: file.to_owned(), what: broken.to_string() })
+    }
+    rows.finish().map_err(|broken| Error::Corrupt { place: file.to_owned(), what: broken.to_string() })
 }
 
-async fn read_executors(
-    connection: &mut SqliteConnection,
-    file: &str,
-) -> Result<BTreeMap<ExecutorId, Executor>, Error> {
+/// Answers how many there are.
+async fn read_executors(connection: &mut SqliteConnection, file: &str, into: &mut StateRows) -> Result<usize, Error> {
     let unreadable = |error| unwritten(&format!("{file}, table executors"), &error);
     let mut rows = query("SELECT * FROM executors").fetch(connection);
-    let mut executors = BTreeMap::new();
+    let mut count = 0;
     // One at a time: all rows at once take many times the memory of the state that is made of them.
     while let Some(row) = rows.try_next().await.map_err(unreadable)? {
         let mut row = Stored { row: &row, place: format!("{file}, table executors") };
         let id = row.id("id")?;
         row.place = format!("{file}, table executors, row {id}");
-        executors.insert(id, decode_executor(&row)?);
+        into.executor(id, decode_executor(&row)?);
+        count += 1;
     }
-    Ok(executors)
+    Ok(count)
 }
 
+/// Answers how many there are.
 async fn read_shards(
     connection: &mut SqliteConnection,
     file: &str,
     shard_count: ShardCount,
-    executors: &BTreeMap<ExecutorId, Executor>,
-) -> Result<Vec<(ShardId, Shard)>, Error> {
+    into: &mut StateRows,
+) -> Result<usize, Error> {
     let unreadable = |error| unwritten(&format!("{file}, table shards"), &error);
     let mut rows = query("SELECT shard, epoch, state, executor, since FROM shards ORDER BY shard").fetch(connection);
-    // Made once: what a growing list leaves behind would stay with the process.
-    let mut shards = Vec::with_capacity(shard_count.get() as usize);
+    let mut count = 0;
     while let Some(row) = rows.try_next().await.map_err(unreadable)? {
         let mut row = Stored { row: &row, place: format!("{file}, table shards") };
         let number: i64 = row.column("shard")?;
@@ -287,10 +295,11 @@ async fn read_shards(
         let shard = u32::try_from(number).ok().and_then(|number| shard_count.shard(number).ok());
         let shard = shard.ok_or_else(|| row.corrupt("shard", format!("not below shard_count {shard_count}")))?;
         let decoded = decode_shard(&row)?;
-        if let Some(executor) = decoded.state.executor().filter(|executor| !executors.contains_key(executor)) {
+        if let Some(executor) = decoded.state.executor().filter(|executor| !into.has_executor(*executor)) {
             return Err(row.corrupt("executor", format!("{executor} is not in table executors")));
         }
-        shards.push((shard, decoded));
+        into.shard(shard, decoded).map_err(|broken| row.corrupt("shard", broken))?;
+        count += 1;
     }
-    Ok(shards)
+    Ok(count)
 }

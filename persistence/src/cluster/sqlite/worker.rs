@@ -189,8 +189,6 @@ impl Worker {
         self.ownership.title().check()?;
         let file = self.file.clone();
         let connection = self.connection().await?;
-        // Immediate: a transaction that read first would be refused at once when it wants to write beside another writer.
-        raw_sql("BEGIN IMMEDIATE").execute(&mut *connection).await.map_err(|error| unwritten(&file, &error))?;
         let rows = match write_rows(connection, &file, write).await {
             Ok(rows) => rows,
             Err(error) => {
@@ -229,10 +227,10 @@ impl Worker {
     }
 }
 
-/// Writes everything inside the open transaction, the condition first.
+/// Begins a transaction and writes everything, the condition first.
 async fn write_rows(connection: &mut SqliteConnection, file: &str, write: &Write) -> Result<u64, Error> {
     let place = format!("{file}, table head");
-    let head = rows::write_head(connection, write).await.map_err(|error| unwritten(&place, &error))?;
+    let head = rows::begin_with_head(connection, write).await.map_err(|error| unwritten(&place, &error))?;
     if head == 0 {
         let row = query("SELECT revision FROM head WHERE id = 1").fetch_optional(connection).await;
         let row = row.map_err(|error| unwritten(&place, &error))?;
