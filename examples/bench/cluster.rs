@@ -60,12 +60,14 @@ pub fn registration(number: usize) -> Result<Registration> {
     })
 }
 
-/// Applies every push.
-struct Obedient;
+/// Applies every push, and counts them.
+#[derive(Default)]
+struct Obedient(Arc<AtomicU64>);
 
 #[async_trait]
 impl ExecutorApi for Obedient {
     async fn assign(&self, push: Push) -> std::result::Result<PushAnswer, CallError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
         let set = push.set;
         let claim = Claim { manager: set.manager, applied: set.revision, shards: set.shards };
         Ok(PushAnswer { applied: true, claim: Some(claim) })
@@ -78,7 +80,7 @@ impl ExecutorApi for Obedient {
 
 impl ExecutorLinks for Obedient {
     fn link(&self, _: &Address) -> Arc<dyn ExecutorApi> {
-        Arc::new(Self)
+        Arc::new(Self(Arc::clone(&self.0)))
     }
 }
 
@@ -90,6 +92,8 @@ pub struct Manager {
     pub address: Address,
     /// What its store counts.
     pub counters: Arc<Counters>,
+    /// How many pushes its executors have applied.
+    pub pushed: Arc<AtomicU64>,
     server: Serving,
 }
 
@@ -106,12 +110,14 @@ impl Manager {
             store_patience: Duration::from_secs(60),
         };
         let metrics = ManagerMetrics::register(&mut prometheus_client::registry::Registry::default());
-        let with = Surroundings { links: Arc::new(Obedient), clock: Arc::new(GranterClock), metrics };
+        let pushed = Arc::<AtomicU64>::default();
+        let with =
+            Surroundings { links: Arc::new(Obedient(Arc::clone(&pushed))), clock: Arc::new(GranterClock), metrics };
         let Running { handle, .. } = manager::start(settings, Arc::new(store), with).await?;
         let (listener, address) = listener().await?;
         let api: Arc<dyn ManagerApi> = Arc::new(handle.clone());
         let server = Serving::start(|stop| serve_manager(listener, api, ServerLimits::default(), stop));
-        Ok(Self { handle, address, counters, server })
+        Ok(Self { handle, address, counters, pushed, server })
     }
 
     /// Waits until every shard is owned and every executor has its set.

@@ -9,7 +9,8 @@ use crate::rounds::median;
 use leasehold_model::state::{Executor, Shard};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The first argument of the process that is measured.
 pub const CHILD: &str = "measure-manager";
@@ -19,12 +20,22 @@ const MANY_SHARDS: u32 = 65_536;
 const FEW_EXECUTORS: usize = 200;
 const MANY_EXECUTORS: usize = 10_200;
 const RUNS: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Serves the store named by the arguments, and prints how much memory that takes, in KiB.
 pub async fn child(arguments: &[&str]) -> Result<()> {
     let [path, shards] = arguments else { return Err("a store and a shard count".into()) };
     let manager = Manager::start(Path::new(path), shards.parse()?, Duration::ZERO).await?;
-    manager.settled().await?;
+    // A status would do as well, and leave a trace of its size.
+    let executors = manager.handle.published().state.executors().len() as u64;
+    let until = Instant::now() + PATIENCE;
+    while manager.pushed.load(Ordering::Relaxed) < executors {
+        if Instant::now() > until {
+            return Err("the pushes of the take-over do not arrive".into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
     // Routers have asked, as they do.
     drop(leasehold_rpc::api::ManagerApi::routing_table(&manager.handle).await?);
     println!("{}", resident_kib("self")?);

@@ -63,7 +63,7 @@ pub async fn fenced() -> Result<Measured> {
     let (fenced, unfenced) = (open(folder.path(), false).await?, open(folder.path(), true).await?);
     let mut one = Agents::claim(&fenced, "fenced", 64).await?;
     let mut other = Agents::claim(&fenced, "unfenced", 64).await?;
-    in_turns(15, async || one.rate(&fenced, 60).await, async || other.rate(&unfenced, 60).await).await
+    in_turns(61, async || one.rate(&fenced, 20).await, async || other.rate(&unfenced, 20).await).await
 }
 
 /// `grouped_append_sqlite`: 256 agents at once against one.
@@ -72,5 +72,5 @@ pub async fn grouped() -> Result<Measured> {
     let store = open(folder.path(), false).await?;
     let mut many = Agents::claim(&store, "many", 256).await?;
     let mut one = Agents::claim(&store, "one", 1).await?;
-    in_turns(9, async || many.rate(&store, 20).await, async || one.rate(&store, 300).await).await
+    in_turns(21, async || many.rate(&store, 20).await, async || one.rate(&store, 200).await).await
 }

@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Builds `shard-manager` (which `cargo run --example` does not) and says where it is.
 fn binary() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["build", "--locked", "--release", "--bin", "shard-manager"];
+    // With the example, so that nothing is built a second time with other features.
+    let arguments = ["build", "--locked", "--release", "--example", "bench", "--bin", "shard-manager"];
     let built = Command::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).status()?;
     if !built.success() {
         return Err("shard-manager could not be built".into());

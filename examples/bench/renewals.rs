@@ -1,4 +1,4 @@
-//! Renewals: 1,000 executors, 1,024 shards, 64 callers with a connection each that renew their share of the executors in turn.
+//! Renewals: 1,000 executors that each renew again as soon as they were answered, over 64 connections; 1,024 shards.
 
 use crate::cluster::{Manager, Member, folder, lease, populate};
 use crate::figure::{Measured, Result};
@@ -10,42 +10,36 @@ use leasehold_rpc::api::ManagerApi;
 use leasehold_rpc::baseline::{BareClient, BareServer};
 use leasehold_rpc::server::{Limits, serve_manager};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
 const EXECUTORS: usize = 1000;
 const SHARDS: u32 = 1024;
-const CALLERS: usize = 64;
-const ROUNDS: usize = 7;
-const SPAN: Duration = Duration::from_millis(700);
+const CONNECTIONS: usize = 64;
+const ROUNDS: usize = 11;
+const SPAN: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Executors that renew with one server, through connections of their own.
+/// Executors that renew with one server.
 struct Fleet {
     members: Arc<Vec<Member>>,
     clients: Arc<Vec<BareClient>>,
-    turns: Arc<Vec<AtomicUsize>>,
 }
 
 impl Fleet {
     async fn connect(members: &Arc<Vec<Member>>, address: &Address) -> Result<Self> {
-        let clients = Arc::new(clients(CALLERS, address).await?);
-        let turns = Arc::new((0..CALLERS).map(AtomicUsize::new).collect());
-        Ok(Self { members: Arc::clone(members), clients, turns })
+        Ok(Self { members: Arc::clone(members), clients: Arc::new(clients(CONNECTIONS, address).await?) })
     }
 
-    /// Renewals per second. Each caller walks over every 64th executor, so that no two of them renew the same one.
+    /// Renewals per second. Each executor waits for its answer before it renews again.
     async fn rate(&self, span: Duration) -> Result<f64> {
-        let (members, clients, turns) = (Arc::clone(&self.members), Arc::clone(&self.clients), Arc::clone(&self.turns));
-        rate(CALLERS, span, move |caller| {
-            let (members, clients, turns) = (Arc::clone(&members), Arc::clone(&clients), Arc::clone(&turns));
+        let (members, clients) = (Arc::clone(&self.members), Arc::clone(&self.clients));
+        rate(self.members.len(), span, move |executor| {
+            let (members, clients) = (Arc::clone(&members), Arc::clone(&clients));
             async move {
-                let at = turns[caller].load(Ordering::Relaxed);
-                let next = if at + CALLERS < members.len() { at + CALLERS } else { caller };
-                turns[caller].store(next, Ordering::Relaxed);
-                clients[caller].renew(&members[at].renewal()).await?;
-                members[at].granted();
+                let member = &members[executor];
+                clients[executor % CONNECTIONS].renew(&member.renewal()).await?;
+                member.granted();
                 Ok(())
             }
         })
