@@ -16,6 +16,10 @@ impl Holdings {
     /// # Errors
     /// Names `shards` when a shard stands twice or an epoch is `0`.
     pub fn new(mut shards: Vec<(ShardId, ShardEpoch)>) -> Result<Self, InvalidValue> {
+        if shards.is_empty() {
+            // Shares one allocation with every other empty set.
+            return Ok(Self::default());
+        }
         shards.sort_unstable();
         if let Some(pair) = shards.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(InvalidValue::new("shards", format!("shard {} twice", pair[0].0), "each shard once"));

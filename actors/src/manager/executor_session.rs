@@ -45,7 +45,7 @@ pub struct ExecutorSession {
     executor: ExecutorId,
     link: Arc<dyn ExecutorApi>,
     deadline: Duration,
-    leader: Recipient<PushAnswered>,
+    leader: Arc<Recipient<PushAnswered>>,
     newest: Option<Push>,
     in_flight: bool,
     backoff: Backoff,
@@ -63,7 +63,7 @@ impl ExecutorSession {
         executor: ExecutorId,
         link: Arc<dyn ExecutorApi>,
         deadline: Duration,
-        leader: Recipient<PushAnswered>,
+        leader: Arc<Recipient<PushAnswered>>,
         metrics: ManagerMetrics,
     ) -> Self {
         let backoff = Backoff::new(Self::FIRST_PAUSE, deadline);

@@ -103,6 +103,8 @@ pub struct Leader {
     clock: SharedClock,
     push_deadline: Duration,
     sessions: BTreeMap<ExecutorId, Addr<ExecutorSession>>,
+    /// One for all of them: each recipient of its own would be three allocations.
+    for_sessions: Option<Arc<Recipient<PushAnswered>>>,
     replies: HashMap<RequestId, ReplyTo>,
     next_request: u64,
     published: watch::Sender<Arc<Published>>,
@@ -136,6 +138,7 @@ impl Leader {
             clock: with.clock,
             push_deadline: settings.push_deadline,
             sessions: BTreeMap::new(),
+            for_sessions: None,
             replies: HashMap::new(),
             next_request: 0,
             published,
@@ -228,7 +231,8 @@ impl Leader {
 
     fn open_session(&mut self, executor: ExecutorId, address: &Address, ctx: &mut Context<Self>) {
         let link = self.links.link(address);
-        let leader = ctx.address().recipient();
+        let leader = self.for_sessions.get_or_insert_with(|| Arc::new(ctx.address().recipient()));
+        let leader = Arc::clone(leader);
         let session = ExecutorSession::new(executor, link, self.push_deadline, leader, self.metrics.clone());
         self.sessions.insert(executor, roomy(SESSION_MAILBOX, session));
     }

@@ -269,7 +269,8 @@ pub struct Leader {
     manager: ManagerId,
     began: Tick,
     state: Arc<ClusterState>,
-    standings: BTreeMap<ExecutorId, Standing>,
+    /// Boxed: a map that grows in order is half empty, and pays for its room by the size of a value.
+    standings: BTreeMap<ExecutorId, Box<Standing>>,
     departed: Departed,
     knocking: BTreeMap<RequestId, Knocking>,
     /// Requests that wait for a confirmation that has not begun.

@@ -104,7 +104,7 @@ impl Leader {
             let row = self.state.executor(*id).expect("an executor enters with its row");
             let deadline = now.plus(row.lease_length.as_duration());
             out.push(Effect::OpenSession(*id, row.address.clone()));
-            self.standings.insert(*id, Standing::new(deadline));
+            self.standings.insert(*id, Box::new(Standing::new(deadline)));
             self.arm(deadline, out);
         }
     }
