@@ -1,16 +1,15 @@
 //! The manager that Leasehold is measured against: it keeps deadlines in its stored state, and writes that state whole, by
-//! compare-and-swap, for each renewal. Nothing else holds it up: one writer that never loses a race, one prepared UPDATE
-//! of a blob (JSON, as the model serializes itself) guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front.
+//! compare-and-swap, for each renewal. As good as such a design can be: one writer that never loses a race, one
+//! prepared UPDATE of a compact blob guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front.
 
 use crate::cluster::Member;
 use crate::figure::Result;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use leasehold_model::message::{ClusterStatus, Deregistration, Registration, Renewal, RoutingTable, ShardExplanation};
-use leasehold_model::state::{ClusterState, Executor, Shard};
-use leasehold_model::{CallError, ExecutorId, ExecutorName, Grant, GrantSeq, Refusal, Revision, ShardId, Ttl};
+use leasehold_model::state::{ClusterState, Executor, ShardState};
+use leasehold_model::{CallError, ExecutorId, ExecutorName, Grant, GrantSeq, Refusal, ShardId, Ttl};
 use leasehold_rpc::api::ManagerApi;
-use serde::Serialize;
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use std::collections::HashMap;
@@ -66,7 +65,7 @@ impl StateCas {
 
     async fn write(&self, stored: &mut Stored) -> std::result::Result<(), CallError> {
         let unknown = |error: sqlx::Error| CallError::Unknown(error.to_string());
-        let body = encode(&self.state, &stored.deadlines).map_err(|error| CallError::Unknown(error.to_string()))?;
+        let body = encode(&self.state, &stored.deadlines);
         let done = sqlx::query("UPDATE state SET body = ?, version = version + 1 WHERE id = 1 AND version = ?")
             .bind(body)
             .bind(stored.version)
@@ -82,20 +81,42 @@ impl StateCas {
     }
 }
 
-/// Everything that is stored, as the model serializes it.
-#[derive(Serialize)]
-struct Whole<'a> {
-    revision: Revision,
-    executors: Vec<(ExecutorId, &'a Executor, u64)>,
-    shards: Vec<&'a Shard>,
-}
-
-fn encode(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Result<Vec<u8>> {
-    let deadline = |id| deadlines.get(&id).copied().unwrap_or(0);
-    let executors = state.executors().map(|(id, row)| (id, &**row, deadline(id)));
-    let shards = state.shards().map(|(_, row)| row);
-    let whole = Whole { revision: state.revision, executors: executors.collect(), shards: shards.collect() };
-    Ok(serde_json::to_vec(&whole)?)
+/// Everything, with nothing between the fields.
+fn encode(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(state.executors().len() * 128 + state.shard_count.get() as usize * 32);
+    let text = |body: &mut Vec<u8>, text: &str| {
+        body.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
+        body.extend(text.as_bytes());
+    };
+    for (id, row) in state.executors() {
+        let row: &Executor = row;
+        body.extend(id.as_bytes());
+        text(&mut body, row.name.as_str());
+        text(&mut body, row.address.as_str());
+        text(&mut body, row.zone.as_deref().unwrap_or_default());
+        body.extend(row.weight.get().to_be_bytes());
+        body.extend(row.lease_length.as_ms().to_be_bytes());
+        body.extend(row.key_hash.0);
+        body.extend([u8::from(row.draining), u8::from(row.superseded)]);
+        body.extend(row.registered_at_ms.to_be_bytes());
+        body.extend(deadlines.get(&id).copied().unwrap_or(0).to_be_bytes());
+    }
+    for (_, row) in state.shards() {
+        body.extend(row.epoch.get().to_be_bytes());
+        match row.state {
+            ShardState::Unassigned => body.push(0),
+            ShardState::Owned(owner) => {
+                body.push(1);
+                body.extend(owner.as_bytes());
+            }
+            ShardState::Releasing { from, since } => {
+                body.push(2);
+                body.extend(from.as_bytes());
+                body.extend(since.0.to_be_bytes());
+            }
+        }
+    }
+    body
 }
 
 fn absent<T>() -> std::result::Result<T, CallError> {
