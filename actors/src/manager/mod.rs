@@ -41,7 +41,7 @@ pub struct Settings {
     pub store_patience: Duration,
 }
 
-/// Mailbox of the `Leader`. Renewals share it with what is bounded elsewhere ([`handle::MAX_REGISTRATIONS`]), so it never fills with anything else.
+/// Mailbox of the `Leader`. Renewals share it with what is bounded elsewhere (`handle::MAX_REGISTRATIONS`), so it never fills with anything else.
 pub const LEADER_MAILBOX: usize = 65_536;
 
 /// Everything of one leadership that others may use.
