@@ -4,24 +4,27 @@ CARGO ?= cargo
 # Empty: every figure. `make bench ONLY="renewal_vs_bare_tonic admission_ns"` runs some.
 ONLY ?=
 
-.PHONY: help dev demo test tools verify fix bench mutants
+.PHONY: help dev demo test protoc tools verify fix bench mutants
 
 help: ## list what can be run
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-dev: ## build and run a whole cluster in this terminal, until Ctrl-C
+dev: protoc ## build and run a whole cluster in this terminal, until Ctrl-C
 	$(CARGO) run --locked --bin shard-manager -- dev
 
-demo: ## real processes killed, frozen and restarted under load; every word counted exactly
+demo: protoc ## real processes killed, frozen and restarted under load; every word counted exactly
 	scripts/demo.sh
+
+# etcd's client is generated when it is built.
+protoc:
+	@scripts/install.sh protobuf-compiler:protoc libprotobuf-dev:/usr/include/google/protobuf/empty.proto
 
 test: tools verify ## install what the checks need, then run every check
 
 # Only what is missing is installed. apt and cargo are asked for nothing else.
-tools:
-	@command -v curl >/dev/null || { \
-	  as_root=; [ "$$(id -u)" = 0 ] || as_root=sudo; \
-	  $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends curl ca-certificates; }
+tools: protoc
+	@scripts/install.sh curl:curl ca-certificates:/etc/ssl/certs/ca-certificates.crt etcd-server:etcd etcd-client:etcdctl \
+	  postgresql-15:/usr/lib/postgresql/15/bin/initdb iproute2:ip iptables:iptables
 	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
 

@@ -12,6 +12,10 @@ pub enum StoreUrl {
     Memory,
     /// `sqlite:PATH` (also `sqlite://PATH`).
     Sqlite(PathBuf),
+    /// `postgres://USER@HOST:PORT/DATABASE`, as libpq writes it.
+    Postgres(String),
+    /// `etcd:http://HOST:PORT,http://…`: one to 16 endpoints, `http` or `https`.
+    Etcd(Vec<String>),
 }
 
 impl fmt::Display for StoreUrl {
@@ -19,8 +23,35 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(url) => f.write_str(&without_password(url)),
+            Self::Etcd(endpoints) => write!(f, "etcd:{}", endpoints.join(",")),
         }
     }
+}
+
+/// The most etcd endpoints.
+const MAX_ENDPOINTS: usize = 16;
+
+/// A PostgreSQL URL as it may be shown: secrets never reach a log.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    match rest.split_once('@') {
+        Some((user, place)) => {
+            let user = user.split_once(':').map_or(user.to_owned(), |(name, _)| format!("{name}:***"));
+            format!("{scheme}://{user}@{place}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+/// Endpoints between commas: `http` or `https`, each with a host.
+fn endpoints(text: &str) -> Option<Vec<String>> {
+    let list: Vec<_> = text.split(',').take(MAX_ENDPOINTS + 1).map(|item| item.trim().to_owned()).collect();
+    let sound = |item: &String| {
+        let rest = item.strip_prefix("http://").or_else(|| item.strip_prefix("https://"));
+        rest.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '@', '?', '#']))
+    };
+    (list.len() <= MAX_ENDPOINTS && list.iter().all(sound)).then_some(list)
 }
 
 impl FromStr for StoreUrl {
@@ -36,7 +67,13 @@ impl FromStr for StoreUrl {
                 "" => Err(invalid("sqlite:PATH with a path")),
                 path => Ok(Self::Sqlite(PathBuf::from(path))),
             },
-            _ => Err(invalid("sqlite:PATH or memory:")),
+            Some(("postgres" | "postgresql", rest)) if rest.len() > 2 && rest.starts_with("//") => {
+                Ok(Self::Postgres(text.to_owned()))
+            }
+            Some(("etcd", list)) => endpoints(list)
+                .map(Self::Etcd)
+                .ok_or_else(|| invalid("etcd:http://HOST:PORT[,http://HOST:PORT…], at most 16")),
+            _ => Err(invalid("sqlite:PATH, postgres://USER@HOST/DATABASE, etcd:http://HOST:PORT[,…] or memory:")),
         }
     }
 }
@@ -47,15 +84,41 @@ mod tests {
 
     #[test]
     fn a_store_url_is_read_back_as_it_was_written() {
-        for text in ["memory:", "sqlite:/var/lib/manager.db", "sqlite:data/manager.db"] {
+        for text in [
+            "memory:",
+            "sqlite:/var/lib/manager.db",
+            "sqlite:data/manager.db",
+            "postgres://leasehold@db.example:5432/leasehold",
+            "etcd:http://10.0.0.1:2379,https://etcd-2:2379",
+        ] {
             assert_eq!(text.parse::<StoreUrl>().unwrap().to_string(), text);
         }
         assert_eq!("sqlite:///a.db".parse::<StoreUrl>().unwrap(), StoreUrl::Sqlite(PathBuf::from("/a.db")));
     }
 
     #[test]
+    fn a_store_url_is_shown_without_its_password() {
+        let url: StoreUrl = "postgres://leasehold:secret@db/leasehold".parse().unwrap();
+        assert_eq!(url.to_string(), "postgres://leasehold:***@db/leasehold");
+    }
+
+    #[test]
     fn an_unknown_store_is_refused_with_what_would_be_accepted() {
-        for text in ["", "memory", "memory:x", "sqlite:", "sqlite://", "sqlite::memory:", "mysql:x", "manager.db"] {
+        for text in [
+            "",
+            "memory",
+            "memory:x",
+            "sqlite:",
+            "sqlite://",
+            "sqlite::memory:",
+            "mysql:x",
+            "manager.db",
+            "postgres:",
+            "postgres://",
+            "etcd:",
+            "etcd:127.0.0.1:2379",
+            "etcd:http://a,ftp://b",
+        ] {
             let refusal = text.parse::<StoreUrl>().unwrap_err().to_string();
             assert!(refusal.contains("store") && refusal.contains("expected"), "{text}: {refusal}");
         }

@@ -182,6 +182,12 @@ pub async fn open(url: &StoreUrl, address: Option<&str>) -> Result<Arc<dyn Clust
                 "{url}: this build has no SQLite store; build it with the cargo feature `sqlite`"
             )))
         }
+        StoreUrl::Postgres(_) => Err(Error::Incompatible(format!(
+            "{url}: this build has no PostgreSQL store; build it with the cargo feature `postgres`"
+        ))),
+        StoreUrl::Etcd(_) => {
+            Err(Error::Incompatible(format!("{url}: on etcd a manager must be elected before it owns the store")))
+        }
     }
 }
 

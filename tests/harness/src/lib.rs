@@ -1,0 +1,6 @@
+//! Throw-away servers for tests and benchmarks: started from Debian's packages on free ports of the loopback, with
+//! temporary data, ended with the value that stands for them. An absent server is a failure, not a skip.
+
+mod process;
+
+pub use process::{Process, free_port, wait_until};
