@@ -4,16 +4,19 @@ CARGO ?= cargo
 # Empty: every figure. `make bench ONLY="renewal_vs_bare_tonic admission_ns"` runs some.
 ONLY ?=
 
-.PHONY: help dev demo test protoc tools verify fix bench mutants
+.PHONY: help dev demo demo-ha test protoc tools verify fix bench mutants
 
 help: ## list what can be run
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: protoc ## build and run a whole cluster in this terminal, until Ctrl-C
 	$(CARGO) run --locked --bin shard-manager -- dev
 
 demo: protoc ## real processes killed, frozen and restarted under load; every word counted exactly
-	scripts/demo.sh
+	scripts/demo.sh demo
+
+demo-ha: tools ## three managers on three etcd members, killed and restarted under load; every word counted exactly
+	scripts/demo.sh demo_ha
 
 # etcd's client is generated when it is built.
 protoc:

@@ -55,12 +55,14 @@ def free_port():
 class Cluster:
     """The processes, by name, and the folder that everything is in."""
 
+    profile = "lease.profile=fast"
+
     def __init__(self, options, folder):
         self.bin, self.folder = Path(options.bin).resolve(), Path(folder)
         self.shards = options.shards
         self.processes, self.http, self.lives = {}, {}, collections.Counter()
+        self.executors, self.gateways = {}, {}
         self.manager_grpc = f"127.0.0.1:{free_port()}"
-        self.gateway_grpc = None
 
     def spawn(self, name, binary, *args, stdout=subprocess.DEVNULL):
         """Starts a process that logs to a file of its own, in a session of its own: Ctrl-C reaches only this script."""
@@ -93,21 +95,25 @@ class Cluster:
     def manager(self):
         """Starts the manager, always at the same address and on the same store."""
         self.serve(
-            "manager", "shard-manager", "serve", f"listen.grpc={self.manager_grpc}", "lease.profile=fast",
+            "manager", "shard-manager", "serve", f"listen.grpc={self.manager_grpc}", self.profile,
             "store.url=sqlite:manager.db", f"cluster.shard_count={self.shards}", "rebalance.settle=1s",
         )  # fmt: skip
 
     def executor(self, name):
         """Starts a life of the executor `name`."""
-        self.serve(
-            name, "shard-executor", "serve", "listen.grpc=127.0.0.1:0", f"executor.name={name}", "lease.profile=fast",
+        self.executors[name] = self.serve(
+            name, "shard-executor", "serve", "listen.grpc=127.0.0.1:0", f"executor.name={name}", self.profile,
             f"executor.managers={self.manager_grpc}", f"executor.handoff_grace={GRACE:.0f}s", "oplog.url=sqlite:oplogs",
         )  # fmt: skip
 
-    def gateway(self):
-        """Starts the gateway."""
+    def gateway(self, name):
+        """Starts a gateway."""
         settings = ("listen.grpc=127.0.0.1:0", f"route.managers={self.manager_grpc}")
-        self.gateway_grpc = self.serve("gateway", "shard-executor", "route", *settings)
+        self.gateways[name] = self.serve(name, "shard-executor", "route", *settings)
+
+    def runs(self, name):
+        """Whether a process has not ended."""
+        return self.processes[name].poll() is None
 
     def signal(self, name, number):
         """Signals a process by its id; for a signal that ends it, its exit code."""
@@ -179,7 +185,7 @@ class Probes:
 
     def find(self):
         """An agent on each shard, by asking: answers say which shard they come from."""
-        connection = self.connect()
+        connection = self.connect(0)
         for number in range(100 * self.cluster.shards):
             agent = f"probe-{number}"
             self.agents.setdefault(self.ask(connection, agent, "get").shard, agent)
@@ -187,8 +193,10 @@ class Probes:
                 return
         raise Failed("found no agent for some shard")
 
-    def connect(self):
-        host, port = self.cluster.http["gateway"].split(":")
+    def connect(self, shard):
+        """Each shard's caller has its gateway, in turn."""
+        gateways = list(self.cluster.gateways)
+        host, port = self.cluster.http[gateways[shard % len(gateways)]].split(":")
         return http.client.HTTPConnection(host, int(port), timeout=PATIENCE)
 
     @staticmethod
@@ -210,7 +218,7 @@ class Probes:
 
     def probe(self, shard, agent):
         """Calls until told to stop. Each answered call must have counted once: no write lost, none doubled."""
-        connection = self.connect()
+        connection = self.connect(shard)
         while not self.stopped.wait(PROBE_PAUSE):
             try:
                 answer = self.ask(connection, agent, "increment")
@@ -258,7 +266,7 @@ class Load:
         """Goes on where the last one stopped, up to so many passes."""
         out = open(self.cluster.folder / f"load-{len(self.summaries) + 1}.json", "w+b")
         child = self.cluster.spawn(
-            "load", "shard-executor", "load", self.text, "--gateway", self.cluster.gateway_grpc, "--json",
+            "load", "shard-executor", "load", self.text, "--gateway", self.cluster.gateways["gateway-1"], "--json",
             "--timeout", "60s", "--repeat", str(repeat), "--concurrency", str(self.concurrency),
             "--progress", self.progress, stdout=out,
         )  # fmt: skip
