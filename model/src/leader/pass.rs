@@ -83,13 +83,13 @@ impl Leader {
         let mut commands = self.lease_lengths(now);
         commands.extend(self.floors());
         commands.extend(self.confirmed_releases());
-        let mut draft = Draft::on(&self.state);
-        for command in &commands {
-            // A refused command is refused again, and reported, when the batch is applied for good.
-            let _ = draft.apply(command);
-        }
         let (mut released, mut granted) = (0, 0);
         if self.settled(now, out) {
+            let mut draft = Draft::on(&self.state);
+            for command in &commands {
+                // A refused command is refused again, and reported, when the batch is applied for good.
+                let _ = draft.apply(command);
+            }
             let plan = plan::plan(draft.state(), &self.limits(now));
             (released, granted) = (plan.releases.len(), plan.grants.len());
             if released + granted > 0 {

@@ -22,77 +22,114 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or_else(|_| panic!("{value} was not checked before it was written"))
 }
 
-/// Begins a transaction and writes the head if the store is at the expected revision; answers the rows written. In one call, for
-/// each goes to another thread and back. Immediate: a transaction that read first would be refused at once when it wants to write
-/// beside another writer.
-pub(super) async fn begin_with_head(connection: &mut SqliteConnection, write: &Write) -> Result<u64, sqlx::Error> {
-    let tag = write.tag.to_be_bytes().to_vec();
-    let statement = match &write.changes.first {
-        Some(head) => query(
-            "BEGIN IMMEDIATE; INSERT INTO head (id, cluster, shard_count, revision, tag) VALUES (1, ?, ?, ?, ?) \
-             ON CONFLICT DO NOTHING",
-        )
-        .bind(head.cluster.as_str().to_owned())
-        .bind(i64::from(head.shard_count.get()))
-        .bind(signed(write.next.0))
-        .bind(tag),
-        None => query("BEGIN IMMEDIATE; UPDATE head SET revision = ?, tag = ? WHERE id = 1 AND revision = ?")
-            .bind(signed(write.next.0))
-            .bind(tag)
-            .bind(signed(write.expected.0)),
-    };
-    // One result for each statement; what BEGIN is said to have affected is the statement's before it.
-    let mut results = connection.fetch_many(statement);
-    let mut rows = 0;
-    while let Some(result) = results.try_next().await? {
-        if let Either::Left(done) = result {
-            rows = done.rows_affected();
-        }
-    }
-    Ok(rows)
+/// Where in a write something failed.
+pub(super) enum Failed {
+    /// The store is not at the expected revision.
+    Conflict,
+    /// A statement before COMMIT, and the table that it is about.
+    At(&'static str, sqlx::Error),
+    /// COMMIT itself.
+    Commit(sqlx::Error),
 }
 
-/// Writes the changed rows; answers how many.
-pub(super) async fn write_changes(
-    connection: &mut SqliteConnection,
-    write: &Write,
-) -> Result<u64, (String, sqlx::Error)> {
+/// Fails where the statement before it changed no row: nothing behind it is carried out then. (The least integer has no absolute value.)
+const OR_FAIL: &str = "SELECT abs(iif(changes() = 1, 1, -9223372036854775807 - 1))";
+
+/// The statements of one write.
+struct Script {
+    sql: QueryBuilder<Sqlite>,
+    /// What each is about.
+    about: Vec<&'static str>,
+}
+
+impl Script {
+    /// The builder, where the next statement belongs.
+    fn next(&mut self, about: &'static str) -> &mut QueryBuilder<Sqlite> {
+        if !self.about.is_empty() {
+            self.sql.push("; ");
+        }
+        self.about.push(about);
+        &mut self.sql
+    }
+}
+
+const HEAD: &str = "table head";
+const EXECUTORS: &str = "table executors";
+const SHARDS: &str = "table shards";
+const COMMIT: &str = "commit";
+
+/// A whole write in one call, since each call goes to another thread and back. Immediate: a transaction that read first would be refused
+/// at once when it wants to write beside another writer.
+fn script(write: &Write) -> Script {
     let changes = &write.changes;
-    let mut rows = 0;
-    let at = |table: &'static str| move |error| (format!("table {table}"), error);
+    let mut script = Script { sql: QueryBuilder::new(""), about: Vec::new() };
+    script.next(HEAD).push("BEGIN IMMEDIATE");
+    let (sql, tag) = (script.next(HEAD), write.tag.to_be_bytes().to_vec());
+    if let Some(head) = &changes.first {
+        sql.push("INSERT INTO head (id, cluster, shard_count, revision, tag) VALUES (1, ");
+        sql.push_bind(head.cluster.as_str().to_owned()).push(", ").push_bind(i64::from(head.shard_count.get()));
+        sql.push(", ").push_bind(signed(write.next.0)).push(", ").push_bind(tag).push(") ON CONFLICT DO NOTHING");
+    } else {
+        sql.push("UPDATE head SET revision = ").push_bind(signed(write.next.0)).push(", tag = ").push_bind(tag);
+        sql.push(" WHERE id = 1 AND revision = ").push_bind(signed(write.expected.0));
+    }
+    script.next(HEAD).push(OR_FAIL);
     let removed: Vec<_> = changes.removed.iter().collect();
     for ids in removed.chunks(ROWS_PER_STATEMENT) {
-        let mut sql = QueryBuilder::<Sqlite>::new("DELETE FROM executors WHERE id IN (");
+        let sql = script.next(EXECUTORS);
+        sql.push("DELETE FROM executors WHERE id IN (");
         let mut list = sql.separated(", ");
         for id in ids {
             list.push_bind(id.to_string());
         }
         list.push_unseparated(")");
-        rows += run(connection, &mut sql, ids.len()).await.map_err(at("executors"))?;
     }
     let executors: Vec<_> = changes.executors.iter().collect();
     for chunk in executors.chunks(ROWS_PER_STATEMENT) {
-        rows += run(connection, &mut upsert_executors(chunk.iter().map(|(id, row)| (**id, &***row))), chunk.len())
-            .await
-            .map_err(at("executors"))?;
+        upsert_executors(script.next(EXECUTORS), chunk.iter().map(|(id, row)| (**id, &***row)));
     }
     let shards: Vec<_> = changes.shards.iter().collect();
     for chunk in shards.chunks(ROWS_PER_STATEMENT) {
-        rows += run(connection, &mut upsert_shards(chunk), chunk.len()).await.map_err(at("shards"))?;
+        upsert_shards(script.next(SHARDS), chunk);
     }
-    Ok(rows)
+    script.next(COMMIT).push("COMMIT");
+    script
 }
 
-async fn run(
-    connection: &mut SqliteConnection,
-    sql: &mut QueryBuilder<Sqlite>,
-    rows: usize,
-) -> Result<u64, sqlx::Error> {
-    Ok(sql.build().persistent(rows <= KEPT_ROWS).execute(connection).await?.rows_affected())
+/// Writes everything, the condition first, and commits; answers how many rows. Whoever gets an error rolls back.
+pub(super) async fn write(connection: &mut SqliteConnection, write: &Write) -> Result<u64, Failed> {
+    let Script { mut sql, about } = script(write);
+    let changes = &write.changes;
+    let kept = changes.removed.len() + changes.executors.len() + changes.shards.len() <= KEPT_ROWS;
+    // One result for each statement that was carried out.
+    let mut results = connection.fetch_many(sql.build().persistent(kept));
+    let (mut done, mut head, mut rows) = (0, 0, 0);
+    loop {
+        match results.try_next().await {
+            Ok(None) => return Ok(rows),
+            Ok(Some(Either::Right(_))) => {}
+            Ok(Some(Either::Left(result))) => {
+                // What a statement that changes nothing by its kind is said to have affected is the statement's before it.
+                match about.get(done) {
+                    Some(&HEAD) if done == 1 => (head, rows) = (result.rows_affected(), result.rows_affected()),
+                    Some(&(EXECUTORS | SHARDS)) => rows += result.rows_affected(),
+                    Some(_) | None => {}
+                }
+                done += 1;
+            }
+            Err(_) if done == 2 && head == 0 => return Err(Failed::Conflict),
+            Err(error) => {
+                return Err(match about.get(done) {
+                    Some(&COMMIT) | None => Failed::Commit(error),
+                    Some(table) => Failed::At(table, error),
+                });
+            }
+        }
+    }
 }
 
-fn upsert_executors<'a>(rows: impl Iterator<Item = (ExecutorId, &'a Executor)>) -> QueryBuilder<Sqlite> {
-    let mut sql = QueryBuilder::new(
+fn upsert_executors<'a>(sql: &mut QueryBuilder<Sqlite>, rows: impl Iterator<Item = (ExecutorId, &'a Executor)>) {
+    sql.push(
         "INSERT INTO executors (id, name, address, zone, weight, lease_length_ms, key_hash, draining, superseded, \
          registered_at_ms) ",
     );
@@ -114,11 +151,10 @@ fn upsert_executors<'a>(rows: impl Iterator<Item = (ExecutorId, &'a Executor)>) 
          weight = excluded.weight, lease_length_ms = excluded.lease_length_ms, key_hash = excluded.key_hash, \
          draining = excluded.draining, superseded = excluded.superseded, registered_at_ms = excluded.registered_at_ms",
     );
-    sql
 }
 
-fn upsert_shards(rows: &[(&ShardId, &Shard)]) -> QueryBuilder<Sqlite> {
-    let mut sql = QueryBuilder::new("INSERT INTO shards (shard, epoch, state, executor, since) ");
+fn upsert_shards(sql: &mut QueryBuilder<Sqlite>, rows: &[(&ShardId, &Shard)]) {
+    sql.push("INSERT INTO shards (shard, epoch, state, executor, since) ");
     sql.push_values(rows, |mut tuple, (shard, row)| {
         let (state, since) = match row.state {
             ShardState::Unassigned => ("unassigned", None),
@@ -136,7 +172,6 @@ fn upsert_shards(rows: &[(&ShardId, &Shard)]) -> QueryBuilder<Sqlite> {
         " ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch, state = excluded.state, \
          executor = excluded.executor, since = excluded.since",
     );
-    sql
 }
 
 /// One stored row, which knows how to say where it is.

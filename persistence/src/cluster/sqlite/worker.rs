@@ -189,18 +189,33 @@ impl Worker {
         self.ownership.title().check()?;
         let file = self.file.clone();
         let connection = self.connection().await?;
-        let rows = match write_rows(connection, &file, write).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                self.roll_back().await;
-                return Err(error);
-            }
+        let failed = match rows::write(connection, write).await {
+            Ok(rows) => return Ok(rows),
+            Err(failed) => failed,
         };
-        if let Err(error) = raw_sql("COMMIT").execute(connection).await {
-            let rolled_back = self.roll_back().await;
-            return Err(at_commit(&file, &error, rolled_back));
+        let rolled_back = self.roll_back().await;
+        Err(match failed {
+            rows::Failed::Conflict => self.conflict(write).await,
+            rows::Failed::At(table, error) => unwritten(&format!("{file}, {table}"), &error),
+            rows::Failed::Commit(error) => at_commit(&file, &error, rolled_back),
+        })
+    }
+
+    /// What the store holds instead of what `write` expected.
+    async fn conflict(&mut self, write: &Write) -> Error {
+        let place = format!("{}, table head", self.file);
+        let connection = match self.connection().await {
+            Ok(connection) => connection,
+            Err(error) => return error,
+        };
+        let row = query("SELECT revision FROM head WHERE id = 1").fetch_optional(connection).await;
+        match row.and_then(|row| row.map_or(Ok(0), |row| row.try_get::<i64, _>("revision"))) {
+            Ok(found) => {
+                let found = Revision(u64::try_from(found).unwrap_or(0));
+                Error::Conflict { expected: write.expected, found }
+            }
+            Err(error) => unwritten(&place, &error),
         }
-        Ok(rows)
     }
 
     /// Ends an open transaction, and makes sure that none is open; otherwise gives the connection up, which ends it too.
@@ -225,21 +240,6 @@ impl Worker {
         let done = raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.connection().await?).await;
         done.map(drop).map_err(|error| unwritten(&file, &error))
     }
-}
-
-/// Begins a transaction and writes everything, the condition first.
-async fn write_rows(connection: &mut SqliteConnection, file: &str, write: &Write) -> Result<u64, Error> {
-    let place = format!("{file}, table head");
-    let head = rows::begin_with_head(connection, write).await.map_err(|error| unwritten(&place, &error))?;
-    if head == 0 {
-        let row = query("SELECT revision FROM head WHERE id = 1").fetch_optional(connection).await;
-        let row = row.map_err(|error| unwritten(&place, &error))?;
-        let found = row.map_or(Ok(0), |row| row.try_get::<i64, _>("revision"));
-        let found = found.map_err(|error| unwritten(&place, &error))?;
-        return Err(Error::Conflict { expected: write.expected, found: Revision(u64::try_from(found).unwrap_or(0)) });
-    }
-    let changed = rows::write_changes(connection, write).await;
-    Ok(head + changed.map_err(|(table, error)| unwritten(&format!("{file}, {table}"), &error))?)
 }
 
 /// Refuses, without writing, a file that is not ours, is damaged, or was written by a newer build.

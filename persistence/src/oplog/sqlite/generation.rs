@@ -21,6 +21,9 @@ const HEARTBEAT: Duration = Duration::from_millis(20);
 /// At most this much of a wait counts per look: a process that was frozen itself does not blame the others for it.
 pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
+/// Results of one call that may lie ready: more than the statements of one call, see `rows::BATCHES`.
+const ROW_BUFFER: usize = 256;
+
 /// SQLite's own wait inside one call; between calls the task yields.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -297,7 +300,8 @@ impl Directory {
         if let Some(pages) = self.settings.max_pages {
             options = options.pragma("max_page_count", pages.to_string());
         }
-        let options = options.disable_statement_logging();
+        // Room for every answer of a batch: the thread that writes does not wait for the one that listens.
+        let options = options.row_buffer_size(ROW_BUFFER).disable_statement_logging();
         let mut link = options.connect().await;
         for _ in 0..50 {
             match &link {
