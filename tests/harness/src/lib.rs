@@ -1,6 +1,7 @@
 //! Throw-away servers for tests and benchmarks: started from Debian's packages on free ports of the loopback, with
 //! temporary data, ended with the value that stands for them. An absent server is a failure, not a skip.
 
+pub mod netns;
 mod process;
 
 pub use process::{Process, free_port, wait_until};
