@@ -10,7 +10,7 @@
 //!
 //! The instant must come from a clock that counts the machine's sleep, read right before the call (R10).
 
-use crate::ids::{ShardCount, ShardEpoch, ShardId};
+use crate::ids::{Revision, ShardCount, ShardEpoch, ShardId};
 use crate::time::Tick;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,6 +23,8 @@ struct Table {
     deadline: AtomicU64,
     /// Epoch at which each shard is admitted, 0 when it is not. Made when the shard count is first heard.
     epochs: OnceLock<Box<[AtomicU64]>>,
+    /// Of the last set applied; 0 before the first. Evidence for a refusal: no admission reads it.
+    revision: AtomicU64,
 }
 
 /// Reads the fence. Cheap to clone, shared by every thread that admits work.
@@ -83,6 +85,12 @@ impl Fence {
     pub fn deadline(&self) -> Tick {
         Tick(self.0.deadline.load(Ordering::Acquire))
     }
+
+    /// Revision of the last set applied. Read after [`Closed::NotHeld`], it is that of the set that closed the shard, or newer.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        Revision(self.0.revision.load(Ordering::Acquire))
+    }
 }
 
 /// Writes the fence. There is one; when it goes away, for whatever reason, the fence is closed for good.
@@ -128,6 +136,11 @@ impl FenceKeeper {
         self.fence.0.deadline.store(deadline.0, Ordering::Release);
     }
 
+    /// The set of `revision` is being applied. To be called before the closings that come with it.
+    pub fn know(&self, revision: Revision) {
+        self.fence.0.revision.store(revision.0, Ordering::Release);
+    }
+
     /// Admits nothing, whatever is held.
     pub fn close_all(&self) {
         self.arm(Tick::ZERO);
@@ -149,7 +162,7 @@ impl Drop for FenceKeeper {
 #[cfg(test)]
 mod tests {
     use super::{Admitted, Closed, Fence, FenceKeeper};
-    use crate::ids::{ShardCount, ShardEpoch, ShardId};
+    use crate::ids::{Revision, ShardCount, ShardEpoch, ShardId};
     use crate::time::Tick;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -200,6 +213,16 @@ mod tests {
         assert_eq!(keeper.fence().admit(Tick(1), SHARD), Err(Closed::NotReady));
         assert_eq!(keeper.fence().shard_count(), None);
         assert_eq!(Fence::default().admit(Tick::ZERO, SHARD), Err(Closed::NotReady));
+    }
+
+    #[test]
+    fn whoever_is_refused_can_be_told_which_set_was_applied_last() {
+        let keeper = keeper();
+        let fence = keeper.fence();
+        assert_eq!(fence.revision(), Revision(0), "before the first set");
+        keeper.know(Revision(9));
+        keeper.close(SHARD);
+        assert_eq!((fence.admit(Tick(1), SHARD), fence.revision()), (Err(Closed::NotHeld), Revision(9)));
     }
 
     /// R23: the caller exits on `false`.

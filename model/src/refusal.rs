@@ -279,3 +279,20 @@ pub enum CallError {
     #[error("outcome unknown: {0}")]
     Unknown(String),
 }
+
+/// The reason of [`CallError::Unknown`]: it may or may not have been done.
+pub const OUTCOME_UNKNOWN: &str = "OUTCOME_UNKNOWN";
+/// The reason of [`CallError::Unreachable`]: who had to do it was not reached, nothing was done.
+pub const UNREACHABLE: &str = "UNREACHABLE";
+
+impl CallError {
+    /// The machine-readable reason, spelled the same on the wire, in metrics and in `docs/errors.md`.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.reason(),
+            Self::Unreachable(_) => UNREACHABLE,
+            Self::Unknown(_) => OUTCOME_UNKNOWN,
+        }
+    }
+}

@@ -4,8 +4,8 @@
 use leasehold_model::routing::{HASH_SCHEME, shard_of};
 use leasehold_model::set::Holdings;
 use leasehold_model::{
-    Address, AgentId, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash, ManagerId, Revision,
-    ShardCount, ShardEpoch, ShardId, Tick, Ttl,
+    Address, AgentId, CallError, ClusterName, ExecutorId, ExecutorName, GrantSeq, InvalidValue, LeaseKeyHash,
+    ManagerId, Refusal, Revision, ShardCount, ShardEpoch, ShardId, Tick, Ttl,
 };
 use quickcheck::quickcheck;
 use std::collections::BTreeMap;
@@ -227,6 +227,18 @@ fn what_was_refused_is_shown_shortened_and_with_its_path() {
     let error = InvalidValue::new("ttl_ms", "é".repeat(100), "less").within("lease");
     assert_eq!((error.field.as_str(), error.value.chars().count()), ("lease.ttl_ms", 80));
     assert_eq!(InvalidValue::new("a", 1, "2").to_string(), "a: \"1\" is not accepted; expected 2");
+}
+
+#[test]
+fn every_call_error_has_the_reason_that_the_wire_and_the_metrics_spell() {
+    let errors = [
+        (CallError::Refused(Refusal::Superseded), "SUPERSEDED"),
+        (CallError::Unreachable("refused".to_owned()), "UNREACHABLE"),
+        (CallError::Unknown("reset".to_owned()), "OUTCOME_UNKNOWN"),
+    ];
+    for (error, reason) in errors {
+        assert_eq!(error.reason(), reason);
+    }
 }
 
 /// The vectors that other languages test against, as published.

@@ -10,6 +10,7 @@ pub use details::details;
 pub use http::{http_status, http_status_of, retry_after_secs};
 
 use leasehold_model::refusal::Credential;
+pub use leasehold_model::refusal::{OUTCOME_UNKNOWN, UNREACHABLE};
 use leasehold_model::{CallError, InvalidValue, Refusal};
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -17,10 +18,6 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 /// The domain of every `ErrorInfo` of this package.
 pub const DOMAIN: &str = "leasehold";
-/// The reason of a status that says [`CallError::Unknown`]: it may or may not have been done.
-pub const OUTCOME_UNKNOWN: &str = "OUTCOME_UNKNOWN";
-/// The reason of a status that says [`CallError::Unreachable`]: who had to do it was not reached, nothing was done.
-pub const UNREACHABLE: &str = "UNREACHABLE";
 
 /// Waiting helps after [`CallError::Unreachable`]: the route is corrected meanwhile.
 const RETRY_UNREACHABLE: Duration = Duration::from_millis(50);

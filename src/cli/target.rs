@@ -90,7 +90,7 @@ impl Target {
         match self {
             Self::Direct(router) => router.call(invocation, within).await.map_err(routed),
             Self::Gateway(gateway) => gateway.call(invocation, within).await.map_err(|error| {
-                let reason = reason_of(&error);
+                let reason = error.reason();
                 CallFailure { reason, failure: error.into() }
             }),
         }
@@ -117,14 +117,6 @@ fn routed(error: RouterError) -> CallFailure {
         RouterError::DeadlineExceeded { .. } => Exit::NobodyAnswers,
     };
     CallFailure { reason, failure: Failure::new(exit, text) }
-}
-
-fn reason_of(error: &CallError) -> &'static str {
-    match error {
-        CallError::Refused(refusal) => refusal.reason(),
-        CallError::Unreachable(_) => "UNREACHABLE",
-        CallError::Unknown(_) => "OUTCOME_UNKNOWN",
-    }
 }
 
 /// Calls through one gateway. The gateway finds the owners; here the way to the gateway is retried, under one idempotency key.

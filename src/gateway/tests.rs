@@ -296,6 +296,38 @@ async fn unknown_paths_and_methods_are_problems_too() {
     assert_eq!((answer.status.as_u16(), answer.problem()["reason"].as_str()), (405, Some("METHOD_NOT_ALLOWED")));
 }
 
+/// The sections of `docs/errors.md` that are the gateway's own: reason, status, `Retry-After`, details.
+fn documented() -> Vec<(String, String)> {
+    let page = include_str!("../../docs/errors.md");
+    let sections = page.split("\n## `").skip(1).filter_map(|section| section.split_once("`\n\n"));
+    let ours = sections.filter(|(_, text)| text.starts_with("HTTP "));
+    ours.map(|(reason, text)| (reason.to_owned(), text.lines().next().unwrap_or_default().to_owned())).collect()
+}
+
+fn facts(answer: &Answer) -> (String, String) {
+    let problem = answer.problem();
+    let plain = ["type", "title", "status", "detail", "reason", "retry_after_ms"];
+    let details = problem.as_object().unwrap().keys().filter(|name| !plain.contains(&name.as_str()));
+    let details: Vec<_> = details.map(|name| format!("`{name}`")).collect();
+    let details = if details.is_empty() { "none".to_owned() } else { details.join(", ") };
+    let wait = answer.header("retry-after").map_or_else(|| "none".to_owned(), |wait| format!("{wait} s"));
+    let line = format!("HTTP {} | Retry-After {wait} | details: {details}", answer.status.as_u16());
+    (problem["reason"].as_str().unwrap().to_owned(), line)
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_reason_that_only_http_knows_has_a_section_in_docs_errors() {
+    let scene = Scene::new().await;
+    scene.fail(CallError::Unknown("reset".into()));
+    let answers = [
+        scene.post(ADD, &[("Leasehold-Timeout", "1s")], "1").await,
+        scene.post(ADD, &[], vec![b'1'; BODY_MOST + 1]).await,
+        scene.post("/v1/agents/counter", &[], "").await,
+        scene.send(Request::get(ADD).body(Body::empty()).unwrap()).await,
+    ];
+    assert_eq!(answers.iter().map(facts).collect::<Vec<_>>(), documented());
+}
+
 #[tokio::test(start_paused = true)]
 async fn health_tells_ready_from_alive_and_metrics_count_calls() {
     let scene = Scene::new().await;

@@ -1,6 +1,6 @@
 //! What to do after an attempt: a table, and the arithmetic of waiting. Pure; the randomness comes in as an argument.
 
-use leasehold_model::refusal::Class;
+use leasehold_model::refusal::{Class, OUTCOME_UNKNOWN, UNREACHABLE};
 use leasehold_model::{ExecutorId, Refusal};
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl Outcome {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.reason(),
-            Self::Unreachable(_) => "UNREACHABLE",
-            Self::Unknown(_) => "OUTCOME_UNKNOWN",
+            Self::Unreachable(_) => UNREACHABLE,
+            Self::Unknown(_) => OUTCOME_UNKNOWN,
             Self::TimedOut => "TIMED_OUT",
             Self::Moved => "MOVED",
             Self::NoOwner => "NO_OWNER",

@@ -464,9 +464,7 @@ fn outcome(answer: &Result<Reply, CallError>) -> &'static str {
     match answer {
         Ok(Reply { replayed: false, .. }) => "answered",
         Ok(Reply { replayed: true, .. }) => "replayed",
-        Err(CallError::Refused(refusal)) => refusal.reason(),
-        Err(CallError::Unreachable(_)) => "unreachable",
-        Err(CallError::Unknown(_)) => "unknown",
+        Err(error) => error.reason(),
     }
 }
 

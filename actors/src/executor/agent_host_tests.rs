@@ -895,8 +895,10 @@ fn the_front_refuses_what_may_not_be_admitted_and_says_why() {
             assert_eq!(reason(&front.invoke(call.clone(), SECOND).await), expected, "{call:?}");
         }
         let add = || front.invoke(invocation("sum/a", "add", b"1", None), SECOND);
+        rig.keeper.know(Revision(6));
         rig.keeper.close(SHARD);
-        assert_eq!(reason(&add().await), "WRONG_OWNER");
+        let moved = Refusal::WrongOwner { shard: SHARD, owner: None, revision: Revision(6) };
+        assert_eq!(add().await, Err(CallError::Refused(moved)), "it says how fresh its knowledge is");
         rig.keeper.close_all();
         assert_eq!(reason(&add().await), "SHARDING_NOT_READY");
         front.draining.begin();

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use leasehold_model::fence::{Admitted, Closed, Fence};
 use leasehold_model::message::{Inspection, Invocation, InvocationAnswer, Push, PushAnswer};
 use leasehold_model::routing::shard_of;
-use leasehold_model::{CallError, ExecutorName, InvalidValue, Refusal, Revision, ShardId};
+use leasehold_model::{CallError, ExecutorName, InvalidValue, Refusal};
 use leasehold_rpc::api::{ExecutorApi, InvokeApi};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,14 +79,10 @@ impl ExecutorFront {
         let shard = shard_of(&invocation.agent, self.fence.shard_count().ok_or_else(not_ready)?);
         self.fence.admit(self.clock.now(), shard).map_err(|closed| match closed {
             Closed::NotReady => not_ready(),
-            Closed::NotHeld => wrong_owner(shard),
+            // An executor knows what it holds, not what others do: the owner is left for the router to find.
+            Closed::NotHeld => Refusal::WrongOwner { shard, owner: None, revision: self.fence.revision() },
         })
     }
-}
-
-/// An executor knows what it holds, not what others do: the owner is left for the router to find.
-fn wrong_owner(shard: ShardId) -> Refusal {
-    Refusal::WrongOwner { shard, owner: None, revision: Revision::default() }
 }
 
 fn check(invocation: &Invocation) -> Result<(), InvalidValue> {

@@ -212,6 +212,8 @@ impl LeaseHolder {
         let mut effects = Vec::new();
         while let Some(event) = events.pop_front() {
             self.core.step(self.clock.now(), event, &mut effects);
+            // Before the effects: whoever finds a shard closed finds the revision that closed it.
+            self.keeper.know(self.core.applied());
             for effect in effects.drain(..) {
                 events.extend(self.perform(effect, ctx));
             }
@@ -350,7 +352,7 @@ impl LeaseHolder {
             }
             Note::ShardClosed { shard, epoch, revision, cause } => {
                 let cause = cause.as_str();
-                self.metrics.shards_closed.get_or_create(&Reason { reason: cause.to_owned() }).inc();
+                self.metrics.shards_closed.get_or_create(&Reason { reason: cause }).inc();
                 tracing::info!(%shard, %epoch, %executor, %revision, cause, "shard not admitted any more");
             }
             Note::ShardSwept { shard, epoch } => tracing::info!(%shard, %epoch, %executor, "shard let go of"),
@@ -372,12 +374,12 @@ impl LeaseHolder {
                 tracing::debug!(%executor, %revision, %applied, "a granted set was overtaken by a newer one");
             }
             Note::PushApplied { revision } => {
-                self.metrics.pushes.get_or_create(&Outcome { outcome: "applied".to_owned() }).inc();
+                self.metrics.pushes.get_or_create(&Outcome { outcome: "applied" }).inc();
                 tracing::debug!(%executor, %revision, "push applied");
             }
             Note::PushIgnored { manager, revision, why } => {
                 let why = why.as_str();
-                self.metrics.pushes.get_or_create(&Outcome { outcome: why.to_owned() }).inc();
+                self.metrics.pushes.get_or_create(&Outcome { outcome: why }).inc();
                 tracing::info!(%executor, %manager, %revision, why, "push not applied");
             }
             Note::AttemptFailed { failures, next, error } => {
@@ -408,14 +410,12 @@ async fn timed<T>(within: Duration, call: impl Future<Output = Result<T, CallErr
 
 fn count<T>(
     family: &prometheus_client::metrics::family::Family<Outcome, prometheus_client::metrics::counter::Counter>,
-    success: &str,
+    success: &'static str,
     result: &Result<T, CallError>,
 ) {
     let outcome = match result {
-        Ok(_) => success.to_owned(),
-        Err(CallError::Refused(refusal)) => refusal.reason().to_lowercase(),
-        Err(CallError::Unreachable(_)) => "unreachable".to_owned(),
-        Err(CallError::Unknown(_)) => "unknown".to_owned(),
+        Ok(_) => success,
+        Err(error) => error.reason(),
     };
     family.get_or_create(&Outcome { outcome }).inc();
 }

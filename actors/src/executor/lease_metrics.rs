@@ -14,7 +14,7 @@ use std::fmt;
 /// The lease's counters. Cheap to clone; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseMetrics {
-    /// Registrations, by outcome: `granted`, `unknown`, `unreachable` or the reason of a refusal in lower case.
+    /// Registrations, by outcome: `granted` or the reason of the error.
     pub registrations: Family<Outcome, Counter>,
     /// Renewals, by the same outcomes.
     pub renewals: Family<Outcome, Counter>,
@@ -90,7 +90,7 @@ mod tests {
         let (keeper, clock) = (FenceKeeper::new(), VirtualClock::start());
         let mut registry = Registry::default();
         let metrics = LeaseMetrics::register(&mut registry, keeper.fence(), Arc::new(clock.clone()));
-        metrics.renewals.get_or_create(&Outcome { outcome: "granted".to_owned() }).inc();
+        metrics.renewals.get_or_create(&Outcome { outcome: "granted" }).inc();
         keeper.arm(clock.now().plus(Duration::from_secs(30)));
         let scrape = |registry: &Registry| {
             let mut text = String::new();

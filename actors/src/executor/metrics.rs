@@ -6,18 +6,18 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// How an invocation ended: `answered`, `replayed`, `unknown`, `unreachable` or the reason of a refusal in lower case.
+/// How something ended: in one lower-case word when it went well, by its reason as docs/errors.md spells it when not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
     /// Which.
-    pub outcome: String,
+    pub outcome: &'static str,
 }
 
-/// Why something was refused: the machine-readable reason in lower case.
+/// Why something was refused, as docs/errors.md spells it, or why it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Reason {
     /// Which.
-    pub reason: String,
+    pub reason: &'static str,
 }
 
 /// The counters of one executor. Cheap to clone; clones count together.
@@ -70,12 +70,12 @@ impl ExecutorMetrics {
     }
 
     /// Counts one end of an invocation.
-    pub fn count_invocation(&self, outcome: &str) {
-        self.invocations.get_or_create(&Outcome { outcome: outcome.to_lowercase() }).inc();
+    pub fn count_invocation(&self, outcome: &'static str) {
+        self.invocations.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// Counts one refusal before an agent was reached.
-    pub fn count_admission_refusal(&self, reason: &str) {
-        self.admission_refusals.get_or_create(&Reason { reason: reason.to_lowercase() }).inc();
+    pub fn count_admission_refusal(&self, reason: &'static str) {
+        self.admission_refusals.get_or_create(&Reason { reason }).inc();
     }
 }

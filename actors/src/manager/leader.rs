@@ -340,8 +340,7 @@ fn granted(reply: Reply) -> Result<Grant, CallError> {
 fn outcome(answer: &Result<Grant, CallError>) -> &'static str {
     match answer {
         Ok(_) => "granted",
-        Err(CallError::Refused(refusal)) => refusal.reason(),
-        Err(CallError::Unknown(_) | CallError::Unreachable(_)) => "unknown",
+        Err(error) => error.reason(),
     }
 }
 

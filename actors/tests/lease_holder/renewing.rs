@@ -5,7 +5,7 @@ use leasehold_actors::executor::message::{Assign, Fenced, Inspect};
 use leasehold_model::fence::Closed;
 use leasehold_model::message::Push;
 use leasehold_model::refusal::Credential;
-use leasehold_model::{CallError, ExecutorId, GrantSeq, LeaseKeyHash, Refusal, ShardEpoch, ShardId, Ttl};
+use leasehold_model::{CallError, ExecutorId, GrantSeq, LeaseKeyHash, Refusal, Revision, ShardEpoch, ShardId, Ttl};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -110,6 +110,7 @@ async fn what_a_push_took_stays_given_up_when_an_older_answer_comes() {
         let asked = bench.manager.renewals().last().unwrap().0;
         bench.manager.script().set = set(12, &[(1, 7)]);
         assert!(bench.push(set(12, &[(1, 7)])).await.unwrap().applied);
+        assert_eq!(bench.fence.revision(), Revision(12), "what a refusal says is of the set that was just applied");
         tokio::time::sleep(secs(6)).await;
         assert_eq!((bench.admits(1), bench.admits(2)), (Ok(7), Err(Closed::NotHeld)));
         assert!(bench.fence.deadline() > asked.plus(secs(59)), "the held answer moved the lease");
@@ -359,13 +360,13 @@ async fn renewals_are_counted_by_outcome() {
         tokio::time::sleep(secs(30)).await;
         bench.manager.conduct(Conduct::Refuse(Refusal::NotLeader { leader: None }));
         tokio::time::sleep(secs(10)).await;
-        let count = |outcome: &str| {
-            let outcome = leasehold_actors::executor::metrics::Outcome { outcome: outcome.to_owned() };
+        let count = |outcome: &'static str| {
+            let outcome = leasehold_actors::executor::metrics::Outcome { outcome };
             bench.metrics.renewals.get_or_create(&outcome).get()
         };
         assert_eq!(count("granted"), 1);
-        assert!(count("not_leader") >= 1);
-        assert_eq!(count("unknown"), 0);
+        assert!(count("NOT_LEADER") >= 1);
+        assert_eq!(count("OUTCOME_UNKNOWN"), 0);
     })
     .await;
 }

@@ -3,7 +3,7 @@
 use super::event::{Effect, Exit, Ignored, Loss, Note, Purpose, WorkId};
 use super::leaving::Manner;
 use super::{Holder, Phase};
-use crate::ids::{Revision, ShardCount, ShardEpoch, ShardId};
+use crate::ids::{ShardCount, ShardEpoch, ShardId};
 use crate::lease::{HolderLease, holder_deadline};
 use crate::message::{Push, PushAnswer};
 use crate::refusal::{CallError, Credential, Mismatch, Refusal};
@@ -109,7 +109,7 @@ impl Holder {
         if closed.is_empty() {
             return;
         }
-        let revision = self.following.map_or(Revision(0), |following| following.applied);
+        let revision = self.applied();
         out.extend(closed.iter().map(|(shard, _, _)| Effect::CloseShard(*shard)));
         let note = |&(shard, epoch, cause)| Effect::Note(Note::ShardClosed { shard, epoch, revision, cause });
         out.extend(closed.iter().map(note));
@@ -130,7 +130,7 @@ impl Holder {
         let id = self.work();
         self.recovering.insert(id, shards.len());
         out.push(Effect::Recover { id, shards: shards.clone() });
-        let revision = self.following.map_or(Revision(0), |following| following.applied);
+        let revision = self.applied();
         for (shard, epoch) in shards {
             out.push(Effect::OpenShard(shard, epoch));
             out.push(Effect::Note(Note::ShardGained { shard, epoch, revision }));

@@ -204,7 +204,7 @@ fn however_long_the_words_a_status_fits_the_headers() {
     assert!(size < 12 * 1024, "{size} bytes");
 }
 
-/// The sections of `docs/errors.md`: reason to its line of facts.
+/// The sections of `docs/errors.md`: reason to its line of facts. Those that only HTTP knows are the gateway's.
 fn sections() -> Vec<(String, String)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md");
     let doc = std::fs::read_to_string(path).unwrap();
@@ -213,7 +213,9 @@ fn sections() -> Vec<(String, String)> {
     while let Some(line) = lines.next() {
         if let Some(reason) = line.strip_prefix("## `").and_then(|rest| rest.strip_suffix('`')) {
             let facts = lines.by_ref().find(|line| !line.is_empty()).unwrap_or_default();
-            sections.push((reason.to_owned(), facts.to_owned()));
+            if !facts.starts_with("HTTP ") {
+                sections.push((reason.to_owned(), facts.to_owned()));
+            }
         }
     }
     sections
