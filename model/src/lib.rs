@@ -16,10 +16,12 @@
 //! | [`lease`] | lease arithmetic of both sides |
 //! | [`leader`] | the manager's decisions |
 //! | [`holder`] | the executor's decisions |
+//! | [`election`] | one manager process standing for leadership |
 //! | [`fence`] | admission on the executor |
 //! | [`routing`] | key to shard |
 
 pub mod command;
+pub mod election;
 pub mod fence;
 pub mod holder;
 pub mod ids;
