@@ -6,9 +6,11 @@
 pub mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod election;
 pub mod oplog;
 pub mod url;
 
 pub use cluster::ClusterStore;
+pub use election::Elections;
 pub use oplog::OplogStore;
 pub use url::StoreUrl;

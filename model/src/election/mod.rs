@@ -113,6 +113,8 @@ pub struct Election {
     observe: Repeat,
     observe_failures: u32,
     leader: Option<Leading>,
+    /// The newest candidacy of this process.
+    own: Option<CandidacyId>,
     followed: Option<Address>,
     armed: Option<Tick>,
 }
@@ -129,6 +131,7 @@ impl Election {
             observe: Repeat::Due(now),
             observe_failures: 0,
             leader: None,
+            own: None,
             followed: None,
             armed: None,
         }
@@ -190,6 +193,7 @@ impl Election {
             Ok((id, ttl)) => {
                 let mut lease = HolderLease::default();
                 lease.grant(noted, ttl, self.settings.allowance);
+                self.own = Some(id);
                 self.stage = Stage::In(Membership {
                     id,
                     lease,
@@ -223,7 +227,7 @@ impl Election {
     }
 
     fn kept_alive(&mut self, now: Tick, id: CandidacyId, result: Result<Kept<Ttl>, String>, out: &mut Vec<Effect>) {
-        if self.member(id).is_none() {
+        if self.member(id).is_none_or(|member| member.keepalive != Repeat::UnderWay) {
             return;
         }
         let ttl = match result {
@@ -298,6 +302,7 @@ impl Election {
             }
             Role::Leading => {
                 member.role = Role::TakingDown;
+                member.keepalive = Repeat::Idle;
                 out.push(Effect::TakeDown(End::Lost(why)));
             }
             Role::TakingDown => {}
@@ -401,11 +406,7 @@ impl Election {
 
     /// Tells where callers should go; never to a candidacy of this process.
     fn follow(&mut self, out: &mut Vec<Effect>) {
-        let own = |leading: &Leading| match &self.stage {
-            Stage::In(member) => member.id == leading.candidacy,
-            Stage::Leaving { id, .. } => *id == leading.candidacy,
-            Stage::Out { .. } | Stage::Joining { .. } | Stage::Stopped => false,
-        };
+        let own = |leading: &Leading| self.own == Some(leading.candidacy);
         let elsewhere = self.leader.as_ref().filter(|leading| !own(leading)).map(|leading| &leading.address);
         if elsewhere != self.followed.as_ref() {
             self.followed = elsewhere.cloned();
