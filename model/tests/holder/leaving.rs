@@ -2,7 +2,8 @@
 
 use crate::bench::*;
 use leasehold_model::holder::{DEREGISTER_LIMIT, Effect, Event, Purpose, Request, SWEEP_SLACK};
-use leasehold_model::{CallError, Refusal, ShardId};
+use leasehold_model::refusal::Credential;
+use leasehold_model::{CallError, Refusal, ShardId, Tick};
 
 /// R37: admission closes, running invocations get their grace, then everything is given back, then exit 0.
 #[test]
@@ -84,6 +85,59 @@ fn a_leaving_executor_that_is_unknown_leaves_without_deregistering() {
     assert_eq!((admission(&effects), calls(&effects)), (vec![Effect::CloseFence], 0));
     let effects = bench.swept();
     assert_eq!((exits(&effects).unwrap().code, calls(&effects)), (0, 0));
+}
+
+/// R37, R36: whoever is not believed has nothing to give back; that it was asked to stop stays why it ends.
+#[test]
+fn a_leaving_executor_that_is_refused_for_good_keeps_its_end_and_gives_nothing_back() {
+    let mut bench = Bench::holding(&[(1, 7)]);
+    bench.step(Event::Shutdown);
+    bench.fire(Purpose::Call);
+    let effects = bench.refuse(Refusal::BadCredential(Credential::LeaseKey));
+    assert_eq!((admission(&effects), calls(&effects)), (vec![Effect::CloseFence], 0));
+    let effects = bench.swept();
+    assert_eq!((exits(&effects).unwrap().code, calls(&effects)), (0, 0));
+}
+
+/// S1, R16: what is swept for good is not brought back by an answer that comes late.
+#[test]
+fn an_executor_that_was_refused_for_good_takes_no_grant_any_more() {
+    let mut bench = Bench::holding(&[(1, 7)]);
+    bench.fire(Purpose::Call);
+    let (first, ..) = bench.call.clone().unwrap();
+    bench.answer(Err(CallError::Unknown("deadline".to_owned())));
+    bench.fire(Purpose::Call);
+    bench.refuse(Refusal::Superseded);
+    let effects = bench.step(Event::Answered { attempt: first, result: Ok(grant(2, set(M1, 10, &[(1, 7)]))) });
+    assert!(effects.is_empty(), "{effects:?}");
+}
+
+/// R37: the sweep of the life before still runs, the next one was asked for and is not wanted any more.
+#[test]
+fn a_registration_that_is_answered_after_the_shutdown_brings_no_lease() {
+    let mut bench = Bench::holding(&[(1, 7)]);
+    bench.fire(Purpose::Call);
+    bench.refuse(Refusal::UnknownExecutor);
+    bench.step(Event::NewIdentity(life(2)));
+    assert_eq!(bench.registration().executor, life(2).executor);
+    let effects = bench.step(Event::Shutdown);
+    assert_eq!((calls(&effects), exits(&effects)), (0, None), "the sweep is waited for");
+    let effects = bench.answer(Ok(grant(1, set(M1, 11, &[(2, 1)]))));
+    assert!(effects.is_empty(), "{effects:?}");
+    bench.swept();
+    assert!(matches!(bench.call, Some((_, Request::Deregister(_), _))), "it may have been registered");
+}
+
+/// R37: the timer only says when to look.
+#[test]
+fn a_leaving_executor_waits_until_its_instant_and_not_longer_however_late_the_timer() {
+    let mut bench = Bench::holding(&[(1, 7)]);
+    bench.step(Event::Shutdown);
+    bench.now = Tick(bench.armed(Purpose::Leave).0 - 1);
+    let effects = bench.step(Event::Timer(Purpose::Leave));
+    assert_eq!(exits(&effects), None, "{effects:?}");
+    bench.wait(ms(5_000));
+    assert_eq!(exits(&bench.step(Event::Timer(Purpose::Leave))).unwrap().code, 1);
 }
 
 /// Case 32: what was not let go of is not given back.

@@ -1,7 +1,7 @@
 //! The one path of a set, whichever envelope it came in, and the end of a lease.
 
 use crate::bench::*;
-use leasehold_model::holder::{Effect, Event, Purpose};
+use leasehold_model::holder::{Effect, Event, Ignored, Loss, Purpose};
 use leasehold_model::message::Push;
 use leasehold_model::refusal::{Credential, Mismatch};
 use leasehold_model::{LeaseKeyHash, Refusal, ShardCount, ShardEpoch, ShardId};
@@ -384,4 +384,27 @@ fn a_foreign_push_spreads_the_renewals_over_a_thirtieth_of_a_short_lease() {
         waits.insert(bench.armed(Purpose::Call).since(bench.now));
     }
     assert!(waits.len() > 40 && waits.last() <= Some(&ms(100)), "{waits:?}");
+}
+
+/// Case 47: an operator finds the word of a metric in the guide.
+#[test]
+fn why_shards_close_and_pushes_are_ignored_is_said_in_the_words_of_the_operations_guide() {
+    let guide = include_str!("../../../docs/operations.md");
+    let row = |metric: &str| {
+        let row = guide.lines().find(|line| line.starts_with(&format!("| `{metric}`"))).unwrap();
+        let words = row.rsplit_once(": ").unwrap().1.trim_end_matches(" |").replace("applied, or ", "");
+        words.split(", ").map(str::to_owned).collect::<Vec<_>>()
+    };
+    let losses = [Loss::Narrowed, Loss::EpochChanged, Loss::Lapsed, Loss::Unregistered, Loss::Leaving];
+    assert_eq!(row("leasehold_executor_shards_closed_total"), losses.map(Loss::as_str));
+    let ignored = [
+        Ignored::TooEarly,
+        Ignored::Foreign,
+        Ignored::Stale,
+        Ignored::Leaving,
+        Ignored::OtherLife,
+        Ignored::Unproven,
+        Ignored::ShardCount,
+    ];
+    assert_eq!(row("leasehold_executor_pushes_total"), ignored.map(Ignored::as_str));
 }

@@ -87,7 +87,7 @@ fn nothing_makes_it_call_while_a_call_is_in_flight() {
     bench.fire(Purpose::Call);
     assert_eq!(calls(&bench.step(Event::Timer(Purpose::Call))), 0);
     let (answer, effects) = bench.push(set(M2, 99, &[]));
-    assert_eq!((answer.unwrap().applied, calls(&effects)), (false, 0));
+    assert_eq!((answer.unwrap().applied, effects), (false, vec![]), "no call is planned either");
     let fenced = Event::Fenced { shard: ShardId(3), held: shards(&[(3, 7)])[0].1, recorded: None };
     assert_eq!(calls(&bench.step(fenced)), 0);
 }
@@ -185,6 +185,46 @@ fn a_grant_heard_late_counts_while_the_next_attempt_is_unanswered() {
     let effects = bench.step(Event::Answered { attempt: first, result: Ok(grant(2, set(M1, 10, &[(3, 7)]))) });
     assert_eq!(admission(&effects), [Effect::ArmFence(ends(first.noted))]);
     assert_eq!(calls(&effects), 0, "the second attempt is still in flight");
+}
+
+/// R11, R13: with the lease renewed there is nothing left to hurry for.
+#[test]
+fn a_grant_heard_late_takes_the_place_of_the_hurried_repeat() {
+    let mut bench = Bench::holding(&[(3, 7)]);
+    bench.fire(Purpose::Call);
+    let (first, ..) = bench.call.clone().unwrap();
+    bench.answer(timeout());
+    assert!(bench.armed(Purpose::Call) < bench.now.plus(ms(5_000)), "a repeat is due soon");
+    bench.step(Event::Answered { attempt: first, result: Ok(grant(2, set(M1, 10, &[(3, 7)]))) });
+    let third = bench.holder.deadline().since(bench.now) / 3;
+    assert!(bench.armed(Purpose::Call) >= bench.now.plus(third * 9 / 10), "a third of the lease, as after any grant");
+}
+
+/// Case 16: whatever was said to a call that was given up on, only a grant still counts.
+#[test]
+fn a_refusal_of_a_call_that_was_given_up_on_says_nothing() {
+    let mut bench = Bench::holding(&[(3, 7)]);
+    bench.fire(Purpose::Call);
+    let (first, ..) = bench.call.clone().unwrap();
+    bench.wait(ms(2 * TTL_MS));
+    assert_eq!(calls(&bench.step(Event::Timer(Purpose::Lapse))), 1, "asked afresh");
+    for error in [CallError::Refused(Refusal::UnknownExecutor), CallError::Unknown("late".to_owned())] {
+        let effects = bench.step(Event::Answered { attempt: first, result: Err(error) });
+        assert!(effects.is_empty(), "{effects:?}");
+    }
+    assert_eq!(bench.holder.life(), &life(1));
+}
+
+/// R18: who is in charge is heard with the call that is due anyway.
+#[test]
+fn a_push_of_another_manager_never_postpones_the_call_that_is_due() {
+    let mut bench = Bench::holding(&[(3, 7)]);
+    let due = bench.armed(Purpose::Call);
+    bench.now = Tick(due.0 - 1);
+    let (answer, effects) = bench.push(set(M2, 99, &[]));
+    assert_eq!((answer.unwrap().applied, effects), (false, vec![]));
+    assert_eq!(calls(&bench.fire(Purpose::Call)), 1);
+    assert_eq!(bench.now, due);
 }
 
 /// R18: an overtaken answer of another manager brings nobody back into charge.
@@ -343,6 +383,17 @@ fn without_a_manager_it_gives_up_after_its_patience_and_says_what_it_tried() {
     for part in ["127.0.0.1:7000", "connection refused", "attempts", "60s"] {
         assert!(exit.why.contains(part), "{part} in {}", exit.why);
     }
+}
+
+/// R38: the timer only says when to look.
+#[test]
+fn patience_ends_at_its_instant_and_not_before_however_late_the_timer() {
+    let mut bench = Bench::started();
+    bench.now = Tick(bench.armed(Purpose::Patience).0 - 1);
+    assert!(bench.step(Event::Timer(Purpose::Patience)).is_empty());
+    bench.wait(ms(5_000));
+    let effects = bench.step(Event::Timer(Purpose::Patience));
+    assert_eq!(exits(&bench.finish_deregistering(effects)).unwrap().code, 69);
 }
 
 /// R38, case 2: an executor that was granted something once keeps trying for as long as it takes.
