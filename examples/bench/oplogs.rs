@@ -63,7 +63,7 @@ pub async fn fenced() -> Result<Measured> {
     let (fenced, unfenced) = (open(folder.path(), false).await?, open(folder.path(), true).await?);
     let mut one = Agents::claim(&fenced, "fenced", 64).await?;
     let mut other = Agents::claim(&fenced, "unfenced", 64).await?;
-    in_turns(61, async || one.rate(&fenced, 20).await, async || other.rate(&unfenced, 20).await).await
+    in_turns(121, async || one.rate(&fenced, 20).await, async || other.rate(&unfenced, 20).await).await
 }
 
 /// `grouped_append_sqlite`: 256 agents at once against one.

@@ -3,8 +3,8 @@
 use crate::cluster::{Manager, Member, folder, lease, populate};
 use crate::figure::{Measured, Result};
 use crate::load::{Serving, clients, listener, rate};
-use crate::rounds::in_turns;
-use crate::state_cas::StateCas;
+use crate::rounds::{in_turns, median};
+use crate::state_cas::{Form, StateCas};
 use leasehold_model::Address;
 use leasehold_rpc::api::ManagerApi;
 use leasehold_rpc::baseline::{BareClient, BareServer};
@@ -75,11 +75,11 @@ impl Subject {
     }
 
     /// The other manager, with executors of its own that are as these.
-    async fn state_cas(&self) -> Result<(Arc<StateCas>, Serving, Fleet)> {
+    async fn state_cas(&self, form: Form) -> Result<(Arc<StateCas>, Serving, Fleet)> {
         let published = self.manager.handle.published();
         let state = Arc::clone(&published.state);
-        let path = self.folder.path().join("state-cas.db");
-        let api = StateCas::open(&path, state, published.table(), (&self.members, lease()?)).await?;
+        let path = self.folder.path().join(format!("state-cas-{form:?}.db"));
+        let api = StateCas::open(&path, state, published.table(), (&self.members, lease()?, form)).await?;
         let (api, (listener, address)) = (Arc::new(api), listener().await?);
         let served: Arc<dyn ManagerApi> = Arc::clone(&api) as Arc<dyn ManagerApi>;
         let server = Serving::start(|stop| serve_manager(listener, served, Limits::default(), stop));
@@ -92,14 +92,38 @@ impl Subject {
     }
 }
 
-/// `renewal_vs_state_cas_sqlite`.
+impl Subject {
+    /// The bare service, asked by the same executors.
+    async fn bare(&self) -> Result<(Serving, Fleet)> {
+        let (listener, address) = listener().await?;
+        let bare = BareServer::new(&self.members[0].grant, &self.manager.handle.published().table());
+        let server = Serving::start(|stop| bare.serve(listener, stop));
+        Ok((server, Fleet::connect(&self.members, &address).await?))
+    }
+}
+
+/// `renewal_vs_state_cas_sqlite`. Beside it stands on standard error what else ran in the same rounds.
 pub async fn against_state_cas() -> Result<Measured> {
     let subject = Subject::start().await?;
-    let (_, server, baseline) = subject.state_cas().await?;
-    let measured =
-        in_turns(ROUNDS, async || subject.fleet.rate(SPAN).await, async || baseline.rate(SPAN).await).await?;
-    drop(baseline);
-    server.stop().await?;
+    let (json, json_server, baseline) = subject.state_cas(Form::Json).await?;
+    let (packed, packed_server, tighter) = subject.state_cas(Form::Packed).await?;
+    let (bare_server, bare) = subject.bare().await?;
+    let (mut packed_rates, mut bare_rates) = (Vec::new(), Vec::new());
+    let others = async || {
+        packed_rates.push(tighter.rate(SPAN).await?);
+        bare_rates.push(bare_rate(&bare).await?);
+        baseline.rate(SPAN).await
+    };
+    let measured = in_turns(ROUNDS, async || subject.fleet.rate(SPAN).await, others).await?;
+    eprintln!("  baseline: {} bytes of JSON for each renewal", json.size().await);
+    let rate = median(packed_rates);
+    let times = measured.value / rate;
+    eprintln!("  {} packed bytes for each renewal: {rate:.0} renewals/s, a ratio of {times:.1}", packed.size().await);
+    eprintln!("  a bare tonic service, with nothing behind it: {:.0} renewals/s", median(bare_rates));
+    drop((baseline, tighter, bare));
+    for server in [json_server, packed_server, bare_server] {
+        server.stop().await?;
+    }
     drop(subject.fleet);
     subject.manager.stop().await?;
     Ok(measured)
@@ -108,10 +132,7 @@ pub async fn against_state_cas() -> Result<Measured> {
 /// `renewal_vs_bare_tonic`.
 pub async fn against_bare_tonic() -> Result<Measured> {
     let subject = Subject::start().await?;
-    let (listener, address) = listener().await?;
-    let bare = BareServer::new(&subject.members[0].grant, &subject.manager.handle.published().table());
-    let server = Serving::start(|stop| bare.serve(listener, stop));
-    let baseline = Fleet::connect(&subject.members, &address).await?;
+    let (server, baseline) = subject.bare().await?;
     let measured =
         in_turns(ROUNDS, async || subject.fleet.rate(SPAN).await, async || bare_rate(&baseline).await).await?;
     drop(baseline);
@@ -132,7 +153,7 @@ async fn bare_rate(fleet: &Fleet) -> Result<f64> {
 /// `durable_writes_per_renewal`: the store's own count, against one for each renewal of the manager that writes its state.
 pub async fn durable_writes() -> Result<Measured> {
     let subject = Subject::start().await?;
-    let (api, server, baseline) = subject.state_cas().await?;
+    let (api, server, baseline) = subject.state_cas(Form::Packed).await?;
     let before = (subject.manager.counters.read(), api.writes());
     // Counted, not taken from the rate: whoever waits when the time is over is answered after it.
     let renewals = subject.fleet.renewals_within(SPAN).await?;

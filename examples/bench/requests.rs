@@ -42,17 +42,20 @@ pub async fn registrations() -> Result<Measured> {
     };
     let (listener, address) = listener().await?;
     let server = Serving::start(|stop| bare.serve(listener, stop));
-    let mut number = 0;
+    let (mut number, mut writes) = (0, 0);
     let subject = async || {
         number += 1;
         let manager = Manager::start(&folder.path().join(format!("{number}.db")), SHARDS, SETTLE).await?;
+        let before = manager.counters.read();
         let rate = register_all(&manager.address).await?;
+        writes = manager.counters.read().since(before).commits;
         let registered = manager.handle.status().await?.executors.len();
         assert_eq!(registered, EXECUTORS, "all of them are in the state");
         manager.stop().await?;
         Ok(rate)
     };
     let measured = in_turns(21, subject, async || register_all(&address).await).await?;
+    eprintln!("  {EXECUTORS} registrations in {writes} durable writes");
     server.stop().await?;
     Ok(measured)
 }

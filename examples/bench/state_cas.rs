@@ -1,15 +1,21 @@
 //! The manager that Leasehold is measured against: it keeps deadlines in its stored state, and writes that state whole, by
-//! compare-and-swap, for each renewal. As good as such a design can be: one writer that never loses a race, one
-//! prepared UPDATE of a compact blob guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front.
+//! compare-and-swap, for each renewal. Nothing else holds it up: one writer that never loses a race, one prepared UPDATE
+//! of a blob guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front. It cannot group: each write is conditional
+//! on the one before.
+//!
+//! Two forms of the blob. [`Form::Json`] is how such managers store their state: a document under one key, which an operator can read and the next
+//! version can extend; it has the columns of our own rows, no more. [`Form::Packed`] has the same facts with nothing between
+//! them, in a third of the bytes: the best that the design can be.
 
 use crate::cluster::Member;
 use crate::figure::Result;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use leasehold_model::message::{ClusterStatus, Deregistration, Registration, Renewal, RoutingTable, ShardExplanation};
-use leasehold_model::state::{ClusterState, Executor, ShardState};
+use leasehold_model::state::{ClusterState, Executor, Shard, ShardState};
 use leasehold_model::{CallError, ExecutorId, ExecutorName, Grant, GrantSeq, Refusal, ShardId, Ttl};
 use leasehold_rpc::api::ManagerApi;
+use serde::Serialize;
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use std::collections::HashMap;
@@ -19,8 +25,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Mutex;
 
+/// How the state is stored.
+#[derive(Debug, Clone, Copy)]
+pub enum Form {
+    /// Text with names.
+    Json,
+    /// Bytes, in an order that only this version knows.
+    Packed,
+}
+
 /// Such a manager.
 pub struct StateCas {
+    form: Form,
     state: Arc<ClusterState>,
     grants: HashMap<ExecutorId, Grant>,
     table: Arc<RoutingTable>,
@@ -41,7 +57,7 @@ impl StateCas {
         path: &Path,
         state: Arc<ClusterState>,
         table: Arc<RoutingTable>,
-        (members, ttl): (&[Member], Ttl),
+        (members, ttl, form): (&[Member], Ttl, Form),
     ) -> Result<Self> {
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -55,7 +71,12 @@ impl StateCas {
         sqlx::raw_sql("INSERT INTO state VALUES (1, 0, x'')").execute(&mut connection).await?;
         let grants = members.iter().map(|member| (member.renewal().executor, member.grant.clone())).collect();
         let stored = Stored { connection, version: 0, deadlines: HashMap::new() };
-        Ok(Self { state, grants, table, ttl, stored: Mutex::new(stored), writes: AtomicU64::new(0) })
+        Ok(Self { form, state, grants, table, ttl, stored: Mutex::new(stored), writes: AtomicU64::new(0) })
+    }
+
+    /// The bytes of one write.
+    pub async fn size(&self) -> usize {
+        self.form.encode(&self.state, &self.stored.lock().await.deadlines).len()
     }
 
     /// Durable writes since it was opened.
@@ -65,7 +86,7 @@ impl StateCas {
 
     async fn write(&self, stored: &mut Stored) -> std::result::Result<(), CallError> {
         let unknown = |error: sqlx::Error| CallError::Unknown(error.to_string());
-        let body = encode(&self.state, &stored.deadlines);
+        let body = self.form.encode(&self.state, &stored.deadlines);
         let done = sqlx::query("UPDATE state SET body = ?, version = version + 1 WHERE id = 1 AND version = ?")
             .bind(body)
             .bind(stored.version)
@@ -81,8 +102,97 @@ impl StateCas {
     }
 }
 
+impl Form {
+    fn encode(self, state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
+        match self {
+            Self::Json => document(state, deadlines),
+            Self::Packed => packed(state, deadlines),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    cluster: &'a str,
+    shard_count: u32,
+    revision: u64,
+    executors: Vec<ExecutorEntry<'a>>,
+    shards: Vec<ShardEntry>,
+}
+
+#[derive(Serialize)]
+struct ExecutorEntry<'a> {
+    id: ExecutorId,
+    name: &'a str,
+    address: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zone: Option<&'a str>,
+    weight: u32,
+    lease_length_ms: u64,
+    key_hash: String,
+    draining: bool,
+    superseded: bool,
+    registered_at_ms: i64,
+    lease_ends_at_ms: u64,
+}
+
+#[derive(Serialize)]
+struct ShardEntry {
+    shard: u32,
+    epoch: u64,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executor: Option<ExecutorId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<u64>,
+}
+
+fn entry(id: ExecutorId, row: &Executor, lease_ends_at_ms: u64) -> ExecutorEntry<'_> {
+    ExecutorEntry {
+        id,
+        name: row.name.as_str(),
+        address: row.address.as_str(),
+        zone: row.zone.as_deref(),
+        weight: row.weight.get(),
+        lease_length_ms: row.lease_length.as_ms(),
+        key_hash: hex(&row.key_hash.0),
+        draining: row.draining,
+        superseded: row.superseded,
+        registered_at_ms: row.registered_at_ms,
+        lease_ends_at_ms,
+    }
+}
+
+fn document(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
+    let shard = |(shard, row): (ShardId, &Shard)| {
+        let (state, since) = match row.state {
+            ShardState::Unassigned => ("unassigned", None),
+            ShardState::Owned(_) => ("owned", None),
+            ShardState::Releasing { since, .. } => ("releasing", Some(since.0)),
+        };
+        ShardEntry { shard: shard.0, epoch: row.epoch.get(), state, executor: row.state.executor(), since }
+    };
+    let document = Document {
+        cluster: state.cluster.as_str(),
+        shard_count: state.shard_count.get(),
+        revision: state.revision.0,
+        executors: state
+            .executors()
+            .map(|(id, row)| entry(id, row, deadlines.get(&id).copied().unwrap_or(0)))
+            .collect(),
+        shards: state.shards().map(shard).collect(),
+    };
+    serde_json::to_vec(&document).expect("texts and numbers serialize")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+}
+
 /// Everything, with nothing between the fields.
-fn encode(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
+fn packed(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
     let mut body = Vec::with_capacity(state.executors().len() * 128 + state.shard_count.get() as usize * 32);
     let text = |body: &mut Vec<u8>, text: &str| {
         body.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());

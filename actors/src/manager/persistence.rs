@@ -63,6 +63,11 @@ pub struct Compact(pub leasehold_model::Revision);
 #[rtype(result = "()")]
 pub struct Quiesce;
 
+/// To itself, behind what has arrived by now.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Gathered;
+
 /// How a write ended, once that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum WriteEnd {
@@ -95,6 +100,8 @@ pub struct Persistence {
     patience: Duration,
     waiting: Vec<Batch>,
     in_flight: bool,
+    /// [`Gathered`] is under way.
+    gathering: bool,
     lost: Option<String>,
     idle: tokio::sync::watch::Sender<bool>,
     metrics: ManagerMetrics,
@@ -110,7 +117,26 @@ impl Persistence {
         metrics: ManagerMetrics,
     ) -> Self {
         let idle = tokio::sync::watch::Sender::new(true);
-        Self { store, committed, patience, waiting: Vec::new(), in_flight: false, lost: None, idle, metrics }
+        Self {
+            store,
+            committed,
+            patience,
+            waiting: Vec::new(),
+            in_flight: false,
+            gathering: false,
+            lost: None,
+            idle,
+            metrics,
+        }
+    }
+
+    /// Lets in what has arrived by now before the next write begins: who asked together is written together.
+    fn gather(&mut self, ctx: &mut Context<Self>) {
+        self.idle.send_replace(!self.in_flight && self.waiting.is_empty());
+        if !self.in_flight && !self.waiting.is_empty() && !self.gathering {
+            self.gathering = true;
+            ctx.notify(Gathered);
+        }
     }
 
     /// Applies everything that waits to a draft and writes it.
@@ -170,7 +196,7 @@ impl Persistence {
             tell(&to, CommitEnded { batch, result });
         }
         self.refuse_if_lost();
-        self.write_next(ctx);
+        self.gather(ctx);
     }
 
     fn refuse_if_lost(&mut self) {
@@ -241,6 +267,14 @@ impl Handler<Commit> for Persistence {
     fn handle(&mut self, Commit { batch, commands, to }: Commit, ctx: &mut Self::Context) {
         self.waiting.push(Batch { id: batch, commands, to });
         self.refuse_if_lost();
+        self.gather(ctx);
+    }
+}
+
+impl Handler<Gathered> for Persistence {
+    type Result = ();
+    fn handle(&mut self, _: Gathered, ctx: &mut Self::Context) {
+        self.gathering = false;
         self.write_next(ctx);
     }
 }

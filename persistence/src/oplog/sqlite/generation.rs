@@ -90,6 +90,12 @@ fn primary_code(error: &sqlx::Error) -> Option<i32> {
     error.as_database_error()?.code()?.parse::<i32>().ok().map(|code| code & 0xff)
 }
 
+/// What a statement says that fails on purpose; or one that is wrong, which the next statement will tell.
+pub(super) fn is_refusal(error: &sqlx::Error) -> bool {
+    const ERROR: i32 = 1;
+    primary_code(error) == Some(ERROR)
+}
+
 /// Somebody else holds a lock that this call needs.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     const BUSY: i32 = 5;

@@ -1,6 +1,6 @@
 //! The SQL, and how rows become values: every row is checked before it leaves this module.
 
-use super::generation::classify;
+use super::generation::{classify, is_refusal};
 use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, NewEntry, Writer, key_taken};
 use futures::TryStreamExt;
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
@@ -11,22 +11,35 @@ use std::sync::LazyLock;
 /// State of a record whose oplog was deleted.
 const DELETED: i64 = 2;
 
-/// Entries per statement batch: one of a few lengths, so that each is prepared once and its handles reused.
+/// Entries per statement: one of a few lengths, so that each is prepared once and reused.
 const BATCHES: [usize; 4] = [64, 16, 4, 1];
 
-/// The fence (F3) and the insert are one statement: under another record, or at another index than the next, the
-/// subquery is NULL, which the column does not take, and nothing is written. (`INSERT … SELECT` would do the same
-/// through a temporary table, because it reads the table it writes.)
-const FENCED: &str = "INSERT OR IGNORE INTO entries (idx, kind, key, body, epoch, writer, oplog) VALUES (?, ?, ?, ?, ?, ?, \
-    (SELECT r.id FROM records r WHERE r.id = ? AND r.epoch = ? AND r.writer = ? AND r.state < 2 \
-    AND ? = ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base)));";
+/// The place of 1 among the [`BATCHES`].
+const ONE: usize = 3;
 
-/// The other side of a benchmark's comparison: the same row, unconditionally.
-const UNFENCED: &str =
-    "INSERT OR IGNORE INTO entries (idx, kind, key, body, epoch, writer, oplog) VALUES (?, ?, ?, ?, ?, ?, ?);";
+/// The fence (F3) stands before the insert, in one call and under one write lock, and fails unless *every* entry belongs to the record that
+/// is there and continues its oplog: then nothing behind it is carried out. (The least integer has no absolute value. A
+/// fence inside the insert would check each entry by a statement of its own.)
+static FENCED: LazyLock<[String; 4]> = LazyLock::new(|| {
+    BATCHES.map(|length| {
+        let wanted = vec!["(?, ?, ?, ?)"; length].join(", ");
+        let insert = insert(length);
+        format!(
+            "WITH wanted (oplog, epoch, writer, next) AS (VALUES {wanted}) \
+            SELECT abs(iif(count(*) = {length}, 1, -9223372036854775807 - 1)) FROM wanted w CROSS JOIN records r ON r.id = w.oplog \
+            WHERE r.epoch = w.epoch AND r.writer = w.writer AND r.state < 2 \
+            AND w.next = ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base); {insert}"
+        )
+    })
+});
 
-static FENCED_BATCHES: LazyLock<[String; 4]> = LazyLock::new(|| BATCHES.map(|length| FENCED.repeat(length)));
-static UNFENCED_BATCHES: LazyLock<[String; 4]> = LazyLock::new(|| BATCHES.map(|length| UNFENCED.repeat(length)));
+/// The other side of a benchmark's comparison: the same rows, unconditionally.
+static UNFENCED: LazyLock<[String; 4]> = LazyLock::new(|| BATCHES.map(insert));
+
+fn insert(length: usize) -> String {
+    let rows = vec!["(?, ?, ?, ?, ?, ?, ?)"; length].join(", ");
+    format!("INSERT OR IGNORE INTO entries (idx, kind, key, body, epoch, writer, oplog) VALUES {rows}")
+}
 
 const CLAIM: &str = "INSERT INTO records (agent, shard, epoch, writer, state, base) VALUES (?1, ?2, ?3, ?4, 1, 1) \
     ON CONFLICT (agent) DO UPDATE SET shard = excluded.shard, epoch = excluded.epoch, writer = excluded.writer, state = 1 \
@@ -84,6 +97,13 @@ pub(super) struct Addressed<'a> {
     pub writer: i64,
 }
 
+/// One of its entries, and where it belongs.
+struct Placed<'a> {
+    addressed: &'a Addressed<'a>,
+    entry: &'a NewEntry,
+    at: u64,
+}
+
 /// A connection inside a transaction, and where its file is.
 pub(super) struct Rows<'a> {
     pub link: &'a mut SqliteConnection,
@@ -96,10 +116,18 @@ fn signed(value: u64) -> i64 {
 }
 
 /// Binds, where a value that SQLite cannot encode is a broken invariant: only integers, texts and bytes are bound.
+macro_rules! bind {
+    ($arguments:ident, $($value:expr),* $(,)?) => {
+        $(sqlx::Arguments::add(&mut $arguments, $value).expect("integers, texts and bytes can be encoded");)*
+    };
+}
+pub(super) use bind;
+
+/// The same from the beginning.
 macro_rules! arguments {
     ($($value:expr),* $(,)?) => {{
-        let mut arguments = SqliteArguments::default();
-        $(sqlx::Arguments::add(&mut arguments, $value).expect("integers, texts and bytes can be encoded");)*
+        let mut arguments = sqlx::sqlite::SqliteArguments::default();
+        $crate::oplog::sqlite::rows::bind!(arguments, $($value),*);
         arguments
     }};
 }
@@ -167,10 +195,11 @@ impl Rows<'_> {
         appends: &[Addressed<'_>],
         fenced: bool,
     ) -> Result<Vec<Result<EntryIndex, Error>>, Error> {
-        let entries: Vec<_> = appends
-            .iter()
-            .flat_map(|a| a.append.entries.iter().zip(a.append.expected.0..).map(move |(entry, at)| (a, entry, at)))
-            .collect();
+        let mut entries = Vec::with_capacity(appends.len());
+        for addressed in appends {
+            let placed = addressed.append.entries.iter().zip(addressed.append.expected.0..);
+            entries.extend(placed.map(|(entry, at)| Placed { addressed, entry, at }));
+        }
         let mut written = Vec::with_capacity(entries.len());
         let mut rest = entries.as_slice();
         while let Some(which) = BATCHES.iter().position(|length| *length <= rest.len()) {
@@ -190,55 +219,84 @@ impl Rows<'_> {
         Ok(outcomes)
     }
 
+    /// Adds to `written`, for each entry of the batch, whether it was.
     async fn insert(
         &mut self,
         which: usize,
-        batch: &[(&Addressed<'_>, &NewEntry, u64)],
+        batch: &[Placed<'_>],
         fenced: bool,
         written: &mut Vec<bool>,
     ) -> Result<(), Error> {
+        let inserted = self.insert_all(which, batch, fenced).await?;
+        if inserted == batch.len() as u64 {
+            written.resize(written.len() + batch.len(), true);
+            return Ok(());
+        }
+        if which == ONE {
+            written.push(false);
+            return Ok(());
+        }
+        // One of them is fenced, or a key is taken, which is rare: each by itself says which. What was inserted stood at free indices.
+        if inserted > 0 {
+            for Placed { addressed, at, .. } in batch {
+                self.take_back(addressed.oplog, *at).await?;
+            }
+        }
+        for entry in batch {
+            Box::pin(self.insert(ONE, std::slice::from_ref(entry), fenced, written)).await?;
+        }
+        Ok(())
+    }
+
+    /// How many of the batch were inserted: none if any of them is fenced, not all if a key is taken.
+    async fn insert_all(&mut self, which: usize, batch: &[Placed<'_>], fenced: bool) -> Result<u64, Error> {
         let mut values = SqliteArguments::default();
-        values.reserve(batch.len() * 10, 0);
-        for (addressed, entry, at) in batch {
+        values.reserve(batch.len() * 11, 0);
+        if fenced {
+            // An append's further entries in this batch continue from where its first one does.
+            let (mut oplog, mut next) = (0, 0);
+            for Placed { addressed, at, .. } in batch {
+                if addressed.oplog != oplog {
+                    (oplog, next) = (addressed.oplog, *at);
+                }
+                let epoch = signed(addressed.append.writer.epoch.get());
+                bind!(values, addressed.oplog, epoch, addressed.writer, signed(next));
+            }
+        }
+        for Placed { addressed, entry, at } in batch {
             let epoch = signed(addressed.append.writer.epoch.get());
             let kind = match entry.kind {
                 EntryKind::Invocation => 1_i64,
                 EntryKind::Snapshot => 2,
             };
-            let mut add = || -> Result<(), sqlx::error::BoxDynError> {
-                values.add(signed(*at))?;
-                values.add(kind)?;
-                values.add(entry.key.as_deref())?;
-                values.add(entry.body.as_slice())?;
-                values.add(epoch)?;
-                values.add(addressed.writer)?;
-                values.add(addressed.oplog)?;
-                if fenced {
-                    values.add(epoch)?;
-                    values.add(addressed.writer)?;
-                    values.add(signed(*at))?;
-                }
-                Ok(())
-            };
-            add().expect("integers, texts and bytes can be encoded");
+            bind!(values, signed(*at), kind, entry.key.as_deref(), entry.body.as_slice());
+            bind!(values, epoch, addressed.writer, addressed.oplog);
         }
-        let sql = if fenced { FENCED_BATCHES[which].as_str() } else { UNFENCED_BATCHES[which].as_str() };
+        let sql = if fenced { FENCED[which].as_str() } else { UNFENCED[which].as_str() };
         let mut results = self.link.fetch_many(sqlx::query_with(sql, values));
-        while let Some(result) = results.try_next().await.map_err(|e| classify(self.place, &e))? {
-            if let Either::Left(done) = result {
-                written.push(done.rows_affected() == 1);
+        let (mut ended, mut inserted) = (0, 0);
+        loop {
+            match results.try_next().await {
+                Ok(Some(Either::Left(done))) => (ended, inserted) = (ended + 1, done.rows_affected()),
+                Ok(Some(Either::Right(_))) => {}
+                Ok(None) => return Ok(inserted),
+                Err(error) if fenced && ended == 0 && is_refusal(&error) => return Ok(0),
+                Err(error) => return Err(classify(self.place, &error)),
             }
         }
-        Ok(())
+    }
+
+    async fn take_back(&mut self, oplog: i64, at: u64) -> Result<(), Error> {
+        let undo = "DELETE FROM entries WHERE oplog = ? AND idx = ?";
+        let undone = sqlx::query(undo).bind(oplog).bind(signed(at)).execute(&mut *self.link).await;
+        undone.map(drop).map_err(|e| classify(self.place, &e))
     }
 
     /// Takes back what a refused append wrote of itself, and says why it was refused.
     async fn refused(&mut self, addressed: &Addressed<'_>, taken: &[bool]) -> Result<Error, Error> {
         let append = addressed.append;
         for (at, _) in (append.expected.0..).zip(taken).filter(|(_, taken)| **taken) {
-            let undo = "DELETE FROM entries WHERE oplog = ? AND idx = ?";
-            let undone = sqlx::query(undo).bind(addressed.oplog).bind(signed(at)).execute(&mut *self.link).await;
-            undone.map_err(|e| classify(self.place, &e))?;
+            self.take_back(addressed.oplog, at).await?;
         }
         let next = match self.standing(&append.agent, append.writer).await? {
             Standing::Fenced(error) => return Ok(error),
