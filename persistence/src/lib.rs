@@ -7,6 +7,8 @@ pub mod cluster;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod election;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod oplog;
 pub mod url;
 
