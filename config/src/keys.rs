@@ -92,9 +92,10 @@ key!(
 key!(
     STORE_URL,
     "store.url",
-    Kind::Storage("PATH"),
+    Kind::SharedStorage("PATH"),
     "sqlite:leasehold-data/manager.db",
-    "Where the manager keeps its state. memory: forgets everything when the process ends."
+    "Where the manager keeps its state: a file of this machine, or a PostgreSQL server (its password rather in PGPASSWORD \
+     or a passfile than here). memory: forgets everything when the process ends."
 );
 key!(
     MANAGER_GRPC,

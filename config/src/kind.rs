@@ -1,5 +1,6 @@
 //! What a value may be: its text form, its range, and how both are told to a person.
 
+use leasehold_model::secret::without_password;
 use leasehold_model::{Address, ClusterName, InvalidValue};
 use std::fmt;
 use std::net::SocketAddr;
@@ -37,6 +38,8 @@ pub enum Kind {
     Allowance,
     /// `sqlite:` with a path of the named sort, or `memory:`.
     Storage(&'static str),
+    /// As [`Kind::Storage`], or a server that managers share.
+    SharedStorage(&'static str),
 }
 
 impl Kind {
@@ -55,6 +58,7 @@ impl Kind {
             Self::Listen => "IP:port, such as 127.0.0.1:7470 or [::1]:7470; port 0 takes a free one".into(),
             Self::Allowance => "0% to 10%, in % (at most four decimals) or in ppm".into(),
             Self::Storage(path) => format!("sqlite:{path} or memory:"),
+            Self::SharedStorage(path) => format!("sqlite:{path}, postgres://USER@HOST:PORT/DATABASE or memory:"),
         }
     }
 
@@ -72,7 +76,8 @@ impl Kind {
             | Self::Address
             | Self::Listen
             | Self::Allowance
-            | Self::Storage(_) => format!("{text:?}"),
+            | Self::Storage(_)
+            | Self::SharedStorage(_) => format!("{text:?}"),
         }
     }
 }
@@ -84,6 +89,8 @@ pub enum StorageUrl {
     Memory,
     /// `sqlite:PATH`: a file for the manager's state, a directory for oplogs.
     Sqlite(PathBuf),
+    /// `postgres://USER@HOST:PORT/DATABASE?sslmode=…`, as libpq writes it. May hold a password, which is never shown.
+    Postgres(String),
 }
 
 impl fmt::Display for StorageUrl {
@@ -91,6 +98,7 @@ impl fmt::Display for StorageUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(url) => f.write_str(&without_password(url)),
         }
     }
 }
@@ -126,6 +134,17 @@ pub(crate) fn storage(text: &str) -> Option<StorageUrl> {
         ("memory", "") => Some(StorageUrl::Memory),
         ("sqlite", path) if !path.is_empty() && !path.contains('\0') => Some(StorageUrl::Sqlite(path.into())),
         _ => None,
+    }
+}
+
+pub(crate) fn shared_storage(text: &str) -> Option<StorageUrl> {
+    let postgres = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
+    match postgres {
+        Some(rest) if !rest.is_empty() && !text.contains(char::is_control) => {
+            Some(StorageUrl::Postgres(text.to_owned()))
+        }
+        Some(_) => None,
+        None => storage(text),
     }
 }
 

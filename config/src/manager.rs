@@ -53,7 +53,7 @@ impl Configuration for ManagerConfig {
         let lease = Lease::read(reader);
         let rebalance =
             Rebalance { settle: reader.duration(&keys::SETTLE), max_moves_per_pass: reader.whole(&keys::MAX_MOVES) };
-        let store = reader.storage(&keys::STORE_URL);
+        let store = reader.shared_storage(&keys::STORE_URL);
         if store == StorageUrl::Memory {
             reader.warnings.push("store.url is memory: the shard map is forgotten when the process ends".into());
         }

@@ -6,6 +6,7 @@ use crate::kind::{self, Kind, StorageUrl};
 use crate::layers::Layers;
 use crate::show::ShownValue;
 use leasehold_model::lease::Allowance;
+use leasehold_model::secret::without_password;
 use leasehold_model::{Address, InvalidValue};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -38,6 +39,19 @@ impl Reader {
         let unset_by_empty = matches!(key.default, Default::Unset { .. });
         let (text, source) = self.layers.value(key).filter(|(text, _)| !(unset_by_empty && text.is_empty()))?;
         let parsed = parse(&text);
+        // The text goes into what is shown and into complaints; a store's may hold a password.
+        let text = match key.kind {
+            Kind::SharedStorage(_) => without_password(&text),
+            Kind::Duration { .. }
+            | Kind::Whole { .. }
+            | Kind::OneOf(_)
+            | Kind::Name
+            | Kind::Address
+            | Kind::Addresses
+            | Kind::Listen
+            | Kind::Allowance
+            | Kind::Storage(_) => text,
+        };
         if parsed.is_some() {
             self.shown.push(ShownValue::set(key.path, text, &source));
         } else {
@@ -93,6 +107,10 @@ impl Reader {
 
     pub fn storage(&mut self, key: &'static Key) -> StorageUrl {
         self.value(key, kind::storage)
+    }
+
+    pub fn shared_storage(&mut self, key: &'static Key) -> StorageUrl {
+        self.value(key, kind::shared_storage)
     }
 
     pub fn allowance(&mut self, key: &'static Key) -> Allowance {

@@ -259,6 +259,22 @@ fn a_grace_longer_than_a_lease_and_a_store_in_memory_are_warned_about() {
 }
 
 #[test]
+fn only_a_manager_takes_a_postgresql_server_and_its_password_is_never_shown() {
+    let url = "postgres://me:secret@db:5432/leasehold?sslmode=require";
+    let loaded = load::<ManagerConfig>(&flags(&[&format!("store.url={url}")])).unwrap();
+    assert_eq!(loaded.config.store, StorageUrl::Postgres(url.into()));
+    assert!(!loaded.config.store.to_string().contains("secret"));
+    let shown = loaded.render_show().into_iter().find(|shown| shown.key == "store.url").unwrap();
+    assert_eq!(shown.value, "postgres://me:***@db:5432/leasehold?sslmode=require");
+    for refused in ["store.url=postgres://", "store.url=mysql://me:secret@db/x"] {
+        let told = format!("{:?}", load::<ManagerConfig>(&flags(&[refused])).unwrap_err());
+        assert!(told.contains("postgres://USER@HOST") && !told.contains("secret"), "{told}");
+    }
+    let told = load::<ExecutorConfig>(&flags(&[&format!("oplog.url={url}")])).unwrap_err().to_string();
+    assert!(told.contains("sqlite:DIR"), "{told}");
+}
+
+#[test]
 fn everything_that_is_wrong_is_told_at_once() {
     let refused = refusal::<ManagerConfig>(&flags(&[
         "nonsense",
@@ -367,6 +383,7 @@ fn accepted_text(kind: Kind, g: &mut Gen) -> String {
         Kind::Addresses => (0..within(1, 16, g)).map(|host| format!("h{host}:1")).collect::<Vec<_>>().join(","),
         Kind::Allowance => format!("{}ppm", within(0, 100_000, g)),
         Kind::Storage(_) => (*g.choose(&["memory:", "sqlite:a b/\"ü", "sqlite:/x"]).unwrap()).to_owned(),
+        Kind::SharedStorage(_) => (*g.choose(&["memory:", "sqlite:/x", "postgres://me@db/x"]).unwrap()).to_owned(),
     }
 }
 

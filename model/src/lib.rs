@@ -17,6 +17,7 @@
 //! | [`leader`] | the manager's decisions |
 //! | [`holder`] | the executor's decisions |
 //! | [`election`] | one manager process standing for leadership |
+//! | [`secret`] | what of a URL may be shown |
 //! | [`fence`] | admission on the executor |
 //! | [`routing`] | key to shard |
 
@@ -31,6 +32,7 @@ pub mod message;
 pub mod plan;
 pub mod refusal;
 pub mod routing;
+pub mod secret;
 pub mod set;
 pub mod state;
 pub mod time;

@@ -1,6 +1,7 @@
 //! Where a store is, as an operator writes it.
 
 use leasehold_model::InvalidValue;
+use leasehold_model::secret::without_password;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,18 +32,6 @@ impl fmt::Display for StoreUrl {
 
 /// The most etcd endpoints.
 const MAX_ENDPOINTS: usize = 16;
-
-/// A PostgreSQL URL as it may be shown: secrets never reach a log.
-fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    match rest.split_once('@') {
-        Some((user, place)) => {
-            let user = user.split_once(':').map_or(user.to_owned(), |(name, _)| format!("{name}:***"));
-            format!("{scheme}://{user}@{place}")
-        }
-        None => url.to_owned(),
-    }
-}
 
 /// Endpoints between commas: `http` or `https`, each with a host.
 fn endpoints(text: &str) -> Option<Vec<String>> {

@@ -30,6 +30,28 @@ mod memory {
     leasehold_persistence::cluster_store_conformance!(Memory::default());
 }
 
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::*;
+    use leasehold_harness::Postgres;
+    use leasehold_model::ClusterName;
+    use leasehold_persistence::cluster::PostgresClusterStore;
+
+    struct Server(Postgres);
+
+    #[async_trait]
+    impl Fixture for Server {
+        async fn open(&self) -> Result<Opened, Error> {
+            let cluster = ClusterName::new("conformance").unwrap();
+            let store = PostgresClusterStore::open(&self.0.url(), &cluster).await?;
+            let counters = store.counters();
+            Ok(Opened { store: Arc::new(store), counts: Box::new(move || counters.read()) })
+        }
+    }
+
+    leasehold_persistence::cluster_store_conformance!(Server(Postgres::start()));
+}
+
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use super::*;

@@ -133,6 +133,10 @@ async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Fai
             })?;
             Ok(Arc::new(store))
         }
+        // `oplog.url` does not accept it.
+        StorageUrl::Postgres(_) => {
+            Err(Failure::new(Exit::BadConfiguration, format!("oplog.url = {}: no oplog store", config.oplog.url)))
+        }
     }
 }
 

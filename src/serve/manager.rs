@@ -82,7 +82,8 @@ impl ManagerProcess {
         let (grpc_listener, grpc) = bind("listen.grpc", config.listen.grpc).await?;
         let (http_listener, http) = bind("listen.http", config.listen.http).await?;
         let failed = |error: StoreError| store_failure(config, &error);
-        let store = cluster::open(&store_url(&config.store), Some(&grpc.to_string())).await.map_err(failed)?;
+        let store = cluster::open(&store_url(&config.store), &config.cluster, Some(&grpc.to_string())).await;
+        let store = store.map_err(failed)?;
         let mut registry = Registry::default();
         let with = Surroundings {
             links: Arc::new(Dialed(Dialer::tcp())),

@@ -21,6 +21,7 @@ pub(crate) fn store_url(url: &StorageUrl) -> StoreUrl {
     match url {
         StorageUrl::Memory => StoreUrl::Memory,
         StorageUrl::Sqlite(path) => StoreUrl::Sqlite(path.clone()),
+        StorageUrl::Postgres(url) => StoreUrl::Postgres(url.clone()),
     }
 }
 

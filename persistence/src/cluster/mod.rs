@@ -2,11 +2,19 @@
 
 mod counters;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod rows;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 pub use counters::{Counters, Counts};
 pub use memory::MemoryClusterStore;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresClusterStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteClusterStore;
 
@@ -161,13 +169,19 @@ pub trait ClusterStore: Send + Sync + 'static {
     async fn compact(&self, upto: Revision) -> Result<(), Error>;
 }
 
-/// Opens the store at `url` and takes ownership of it. `address` is where this process will be reached over gRPC;
-/// a second process that finds the store taken shows it.
+/// Opens the store of `cluster` at `url` and takes ownership of it. `address` is where this process will be reached over
+/// gRPC; a second process that finds the store taken shows it.
 ///
 /// # Errors
 /// [`Error::Incompatible`] when the backend was not built in (names the cargo feature), otherwise as
-/// [`SqliteClusterStore::open`].
-pub async fn open(url: &StoreUrl, address: Option<&str>) -> Result<Arc<dyn ClusterStore>, Error> {
+/// [`SqliteClusterStore::open`] and [`PostgresClusterStore::open`].
+pub async fn open(
+    url: &StoreUrl,
+    cluster: &ClusterName,
+    address: Option<&str>,
+) -> Result<Arc<dyn ClusterStore>, Error> {
+    // Some of it is of use only to a backend that may not be built in.
+    let _ = (cluster, address);
     match url {
         StoreUrl::Memory => Ok(Arc::new(MemoryClusterStore::new())),
         #[cfg(feature = "sqlite")]
@@ -176,12 +190,15 @@ pub async fn open(url: &StoreUrl, address: Option<&str>) -> Result<Arc<dyn Clust
             Ok(Arc::new(SqliteClusterStore::open_with(path, options).await?))
         }
         #[cfg(not(feature = "sqlite"))]
-        StoreUrl::Sqlite(_) => {
-            let _ = address;
-            Err(Error::Incompatible(format!(
-                "{url}: this build has no SQLite store; build it with the cargo feature `sqlite`"
-            )))
+        StoreUrl::Sqlite(_) => Err(Error::Incompatible(format!(
+            "{url}: this build has no SQLite store; build it with the cargo feature `sqlite`"
+        ))),
+        #[cfg(feature = "postgres")]
+        StoreUrl::Postgres(url) => {
+            let options = postgres::Options { address: address.map(str::to_owned), ..postgres::Options::default() };
+            Ok(Arc::new(PostgresClusterStore::open_with(url, cluster, options).await?))
         }
+        #[cfg(not(feature = "postgres"))]
         StoreUrl::Postgres(_) => Err(Error::Incompatible(format!(
             "{url}: this build has no PostgreSQL store; build it with the cargo feature `postgres`"
         ))),
@@ -219,9 +236,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cluster = ClusterName::new("c").unwrap();
         let count = ShardCount::new(4).unwrap();
-        let memory = open(&StoreUrl::Memory, None).await.unwrap();
+        let memory = open(&StoreUrl::Memory, &cluster, None).await.unwrap();
         assert_eq!(memory.load(&cluster, count).await.unwrap(), ClusterState::empty(cluster.clone(), count));
-        let sqlite = open(&StoreUrl::Sqlite(dir.path().join("manager.db")), None).await;
+        let sqlite = open(&StoreUrl::Sqlite(dir.path().join("manager.db")), &cluster, None).await;
         #[cfg(feature = "sqlite")]
         assert_eq!(sqlite.unwrap().load(&cluster, count).await.unwrap(), ClusterState::empty(cluster, count));
         #[cfg(not(feature = "sqlite"))]

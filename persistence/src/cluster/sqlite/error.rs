@@ -1,7 +1,6 @@
 //! What an error of SQLite means to a manager.
 
 use crate::cluster::Error;
-use sqlx::migrate::MigrateError;
 
 /// Primary result codes (<https://www.sqlite.org/rescode.html>); the lowest byte of an extended one.
 mod code {
@@ -39,23 +38,4 @@ pub(super) fn at_commit(place: &str, error: &sqlx::Error, rolled_back: bool) -> 
         return Error::Unavailable(format!("{place}: {error}"));
     }
     Error::Unknown(format!("{place}: commit failed: {error}"))
-}
-
-/// An error of bringing the schema up to date.
-#[allow(
-    clippy::wildcard_enum_match_arm,
-    reason = "the type is open: whatever is added, the schema is not known to be right"
-)]
-pub(super) fn migration(place: &str, error: &MigrateError) -> Error {
-    match error {
-        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => unwritten(place, error),
-        MigrateError::VersionMismatch(version) => {
-            Error::Incompatible(format!("{place}: schema version {version} is not the one that this build knows"))
-        }
-        MigrateError::Dirty(version) => Error::Corrupt {
-            place: format!("{place}, table _sqlx_migrations, version {version}"),
-            what: "the migration was not completed".into(),
-        },
-        other => Error::Incompatible(format!("{place}: {other}")),
-    }
 }

@@ -1,26 +1,18 @@
 //! The state as rows, and rows as the state.
 
 use super::error::unwritten;
-use crate::cluster::{Error, Write, check_head};
+use crate::cluster::rows::{Columns, StateReader, signed, state_columns};
+use crate::cluster::{Error, Write};
 use futures::TryStreamExt;
-use leasehold_model::message::Weight;
-use leasehold_model::state::{ClusterState, Executor, Head, Shard, ShardState, StateRows};
-use leasehold_model::{
-    Address, ClusterName, ExecutorId, ExecutorName, LeaseKeyHash, Revision, ShardCount, ShardEpoch, ShardId, Ttl,
-};
+use leasehold_model::state::{ClusterState, Executor, Shard};
+use leasehold_model::{ClusterName, ExecutorId, ShardCount, ShardId};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor as _, QueryBuilder, Row, Sqlite, query};
-use std::fmt::Display;
 
 /// Rows in one statement. At ten columns they stay below SQLite's 32,766 parameters.
 const ROWS_PER_STATEMENT: usize = 2048;
 /// Statements with at most so many rows are worth keeping prepared.
 const KEPT_ROWS: usize = 8;
-
-/// The bits of a number that was checked to fit, or is bounded by its type.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or_else(|_| panic!("{value} was not checked before it was written"))
-}
 
 /// Where in a write something failed.
 pub(super) enum Failed {
@@ -156,11 +148,7 @@ fn upsert_executors<'a>(sql: &mut QueryBuilder<Sqlite>, rows: impl Iterator<Item
 fn upsert_shards(sql: &mut QueryBuilder<Sqlite>, rows: &[(&ShardId, &Shard)]) {
     sql.push("INSERT INTO shards (shard, epoch, state, executor, since) ");
     sql.push_values(rows, |mut tuple, (shard, row)| {
-        let (state, since) = match row.state {
-            ShardState::Unassigned => ("unassigned", None),
-            ShardState::Owned(_) => ("owned", None),
-            ShardState::Releasing { since, .. } => ("releasing", Some(signed(since.0))),
-        };
+        let (state, since) = state_columns(&row.state);
         tuple
             .push_bind(i64::from(shard.0))
             .push_bind(signed(row.epoch.get()))
@@ -174,96 +162,28 @@ fn upsert_shards(sql: &mut QueryBuilder<Sqlite>, rows: &[(&ShardId, &Shard)]) {
     );
 }
 
-/// One stored row, which knows how to say where it is.
-struct Stored<'a> {
-    row: &'a SqliteRow,
-    place: String,
-}
-
-impl Stored<'_> {
-    fn corrupt(&self, column: &str, what: impl Display) -> Error {
-        Error::Corrupt { place: format!("{}, column {column}", self.place), what: what.to_string() }
+impl Columns for SqliteRow {
+    // As options, because sqlx would read NULL as 0 or as empty.
+    fn integer(&self, name: &str) -> Result<Option<i64>, String> {
+        self.try_get(name).map_err(|error| error.to_string())
     }
 
-    /// A column that may be NULL.
-    fn optional<'r, T>(&'r self, name: &str) -> Result<Option<T>, Error>
-    where
-        T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
-    {
-        self.row.try_get(name).map_err(|error| self.corrupt(name, error))
+    fn flag(&self, name: &str) -> Result<Option<bool>, String> {
+        match self.integer(name)? {
+            None => Ok(None),
+            Some(0) => Ok(Some(false)),
+            Some(1) => Ok(Some(true)),
+            Some(other) => Err(format!("{other} is neither 0 nor 1")),
+        }
     }
 
-    /// A column that may not. Asked for as such, because sqlx would read NULL as 0 or as empty.
-    fn column<'r, T>(&'r self, name: &str) -> Result<T, Error>
-    where
-        T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
-    {
-        self.optional(name)?.ok_or_else(|| self.corrupt(name, "NULL"))
+    fn text(&self, name: &str) -> Result<Option<&str>, String> {
+        self.try_get(name).map_err(|error| error.to_string())
     }
 
-    /// A column's value, turned into `T` by `decode`.
-    fn decode<'r, C, T, E: Display>(&'r self, name: &str, decode: impl FnOnce(C) -> Result<T, E>) -> Result<T, Error>
-    where
-        C: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
-    {
-        decode(self.column(name)?).map_err(|what| self.corrupt(name, what))
+    fn bytes(&self, name: &str) -> Result<Option<&[u8]>, String> {
+        self.try_get(name).map_err(|error| error.to_string())
     }
-
-    fn unsigned(&self, name: &str) -> Result<u64, Error> {
-        self.decode(name, |value: i64| u64::try_from(value).map_err(|_| format!("{value} is negative")))
-    }
-
-    fn flag(&self, name: &str) -> Result<bool, Error> {
-        self.decode(name, |value: i64| match value {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(format!("{other} is neither 0 nor 1")),
-        })
-    }
-
-    fn id(&self, name: &str) -> Result<ExecutorId, Error> {
-        self.decode(name, |text: &str| text.parse::<ExecutorId>())
-    }
-}
-
-fn decode_head(row: &Stored<'_>) -> Result<Head, Error> {
-    Ok(Head {
-        cluster: row.decode("cluster", |text: &str| ClusterName::new(text))?,
-        shard_count: row.decode("shard_count", |count: i64| {
-            u32::try_from(count)
-                .map_err(|why| why.to_string())
-                .and_then(|it| ShardCount::new(it).map_err(|e| e.to_string()))
-        })?,
-        revision: Revision(row.unsigned("revision")?),
-    })
-}
-
-fn decode_shard(row: &Stored<'_>) -> Result<Shard, Error> {
-    let epoch = ShardEpoch::new(row.unsigned("epoch")?).map_err(|what| row.corrupt("epoch", what))?;
-    let state = match row.column::<&str>("state")? {
-        "unassigned" => ShardState::Unassigned,
-        "owned" => ShardState::Owned(row.id("executor")?),
-        "releasing" => ShardState::Releasing { from: row.id("executor")?, since: Revision(row.unsigned("since")?) },
-        other => return Err(row.corrupt("state", format!("{other:?} is no state of a shard"))),
-    };
-    Ok(Shard { epoch, state })
-}
-
-fn decode_executor(row: &Stored<'_>) -> Result<Executor, Error> {
-    Ok(Executor {
-        name: row.decode("name", |text: &str| ExecutorName::new(text))?,
-        address: row.decode("address", |text: &str| Address::new(text))?,
-        zone: row.optional("zone")?,
-        weight: row.decode("weight", |weight: i64| Weight::new(u32::try_from(weight).unwrap_or(0)))?,
-        lease_length: Ttl::from_ms(row.unsigned("lease_length_ms")?)
-            .map_err(|what| row.corrupt("lease_length_ms", what))?,
-        key_hash: row.decode("key_hash", |hash: &[u8]| {
-            hash.try_into().map(LeaseKeyHash).map_err(|_| format!("{} bytes, not 32", hash.len()))
-        })?,
-        draining: row.flag("draining")?,
-        superseded: row.flag("superseded")?,
-        registered_at_ms: row.column("registered_at_ms")?,
-    })
 }
 
 /// Reads the whole state. The caller has a transaction open, so that it is one state.
@@ -273,68 +193,20 @@ pub(super) async fn read_state(
     cluster: &ClusterName,
     shard_count: ShardCount,
 ) -> Result<ClusterState, Error> {
+    let unreadable = |table: &'static str| move |error| unwritten(&format!("{file}, {table}"), &error);
     let heads = query("SELECT cluster, shard_count, revision FROM head").fetch_all(&mut *connection).await;
-    let heads = heads.map_err(|error| unwritten(&format!("{file}, table head"), &error))?;
-    let head = match heads.first() {
-        Some(row) => Some(decode_head(&Stored { row, place: format!("{file}, table head") })?),
-        None => None,
-    };
-    // Before the rest is read: another cluster's rows are none of our business.
-    if let Some(head) = &head {
-        check_head(head, cluster, shard_count)?;
+    let heads = heads.map_err(unreadable(HEAD))?;
+    let head = heads.first().map(|row| row as &dyn Columns);
+    let mut state = StateReader::new(file, head, cluster, shard_count)?;
+    // One row at a time: all at once take many times the memory of the state that is made of them.
+    let mut rows = query("SELECT * FROM executors").fetch(&mut *connection);
+    while let Some(row) = rows.try_next().await.map_err(unreadable(EXECUTORS))? {
+        state.executor(&row)?;
     }
-    let stored = head.is_some();
-    let empty = || Head { cluster: cluster.clone(), shard_count, revision: Revision(0) };
-    let mut rows = StateRows::new(head.unwrap_or_else(empty));
-    let executors = read_executors(connection, file, &mut rows).await?;
-    let shards = read_shards(connection, file, shard_count, &mut rows).await?;
-    if !stored && executors + shards > 0 {
-        return Err(Error::Corrupt {
-            place: format!("{file}, table head"),
-            what: format!("no row, beside {executors} executors and {shards} shards"),
-        });
-    }
-    rows.finish().map_err(|broken| Error::Corrupt { place: file.to_owned(), what: broken.to_string() })
-}
-
-/// Answers how many there are.
-async fn read_executors(connection: &mut SqliteConnection, file: &str, into: &mut StateRows) -> Result<usize, Error> {
-    let unreadable = |error| unwritten(&format!("{file}, table executors"), &error);
-    let mut rows = query("SELECT * FROM executors").fetch(connection);
-    let mut count = 0;
-    // One at a time: all rows at once take many times the memory of the state that is made of them.
-    while let Some(row) = rows.try_next().await.map_err(unreadable)? {
-        let mut row = Stored { row: &row, place: format!("{file}, table executors") };
-        let id = row.id("id")?;
-        row.place = format!("{file}, table executors, row {id}");
-        into.executor(id, decode_executor(&row)?);
-        count += 1;
-    }
-    Ok(count)
-}
-
-/// Answers how many there are.
-async fn read_shards(
-    connection: &mut SqliteConnection,
-    file: &str,
-    shard_count: ShardCount,
-    into: &mut StateRows,
-) -> Result<usize, Error> {
-    let unreadable = |error| unwritten(&format!("{file}, table shards"), &error);
+    drop(rows);
     let mut rows = query("SELECT shard, epoch, state, executor, since FROM shards ORDER BY shard").fetch(connection);
-    let mut count = 0;
-    while let Some(row) = rows.try_next().await.map_err(unreadable)? {
-        let mut row = Stored { row: &row, place: format!("{file}, table shards") };
-        let number: i64 = row.column("shard")?;
-        row.place = format!("{file}, table shards, row {number}");
-        let shard = u32::try_from(number).ok().and_then(|number| shard_count.shard(number).ok());
-        let shard = shard.ok_or_else(|| row.corrupt("shard", format!("not below shard_count {shard_count}")))?;
-        let decoded = decode_shard(&row)?;
-        if let Some(executor) = decoded.state.executor().filter(|executor| !into.has_executor(*executor)) {
-            return Err(row.corrupt("executor", format!("{executor} is not in table executors")));
-        }
-        into.shard(shard, decoded).map_err(|broken| row.corrupt("shard", broken))?;
-        count += 1;
+    while let Some(row) = rows.try_next().await.map_err(unreadable(SHARDS))? {
+        state.shard(&row)?;
     }
-    Ok(count)
+    state.finish()
 }

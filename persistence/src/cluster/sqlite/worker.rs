@@ -4,10 +4,10 @@
 //! not leave a transaction open. Jobs are done in the order in which they were asked for, so the outcome of a write is
 //! only told after it.
 
-use super::error::{at_commit, migration, unwritten};
+use super::error::{at_commit, unwritten};
 use super::owner::{Ownership, Title};
 use super::{Options, rows};
-use crate::cluster::{Counters, Error, Write};
+use crate::cluster::{Counters, Error, Write, schema};
 use futures::executor::block_on;
 use leasehold_model::state::ClusterState;
 use leasehold_model::{ClusterName, Revision, ShardCount};
@@ -117,7 +117,7 @@ impl Worker {
                 "{file}: the file system allows no write-ahead log (got {mode:?})"
             )));
         }
-        MIGRATIONS.run(connection).await.map_err(|error| migration(&file, &error))?;
+        MIGRATIONS.run(connection).await.map_err(|error| schema::migration(&file, &error, unwritten))?;
         // SQLite has opened the file by its name: make sure that it was the locked one.
         self.ownership.title().check()
     }
@@ -269,12 +269,7 @@ async fn check_file(connection: &mut SqliteConnection, file: &str) -> Result<(),
     if fact("migrated")? > 0 {
         let newest = query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(connection).await;
         let newest: i64 = newest.map_err(wrong)?.try_get(0).map_err(wrong)?;
-        let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-        if newest > known {
-            return Err(Error::Incompatible(format!(
-                "{file} has schema version {newest}, this build knows up to {known}: use a newer build"
-            )));
-        }
+        schema::refuse_newer(file, newest, &MIGRATIONS)?;
     }
     Ok(())
 }
