@@ -108,3 +108,33 @@ impl Shards {
 fn holdings(shards: impl IntoIterator<Item = (ShardId, ShardEpoch)>) -> Holdings {
     Holdings::new(shards.into_iter().collect()).expect("a map has each shard once, and sets have no epoch 0")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Draining, Shards};
+    use crate::holder::WorkId;
+    use crate::ids::{ShardEpoch, ShardId};
+    use crate::set::Holdings;
+    use std::panic::catch_unwind;
+
+    const SHARD: ShardId = ShardId(3);
+
+    /// S1, R29: a view that was broken is a bug, which stops the process before anything is admitted by it.
+    #[test]
+    fn views_that_contradict_each_other_stop_the_process() {
+        let (older, epoch) = (ShardEpoch::new(6).unwrap(), ShardEpoch::new(7).unwrap());
+        let mut sound = Shards::default();
+        sound.assign(&Holdings::new(vec![(SHARD, epoch)]).unwrap());
+        sound.open_waiting();
+        sound.check();
+        let mut unassigned = sound.clone();
+        unassigned.assign(&Holdings::default());
+        let mut stale = sound.clone();
+        stale.open.insert(SHARD, older);
+        let mut drains = sound;
+        drains.draining.insert(SHARD, Draining { epoch: older, sweep: WorkId(1) });
+        for broken in [unassigned, stale, drains] {
+            assert!(catch_unwind(|| broken.check()).is_err(), "{broken:?}");
+        }
+    }
+}
