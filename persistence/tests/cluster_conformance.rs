@@ -71,3 +71,43 @@ mod sqlite {
 
     leasehold_persistence::cluster_store_conformance!(Sqlite(tempfile::tempdir().unwrap()));
 }
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use super::*;
+    use leasehold_harness::Etcd;
+    use leasehold_model::ClusterName;
+    use leasehold_persistence::cluster::EtcdClusterStore;
+    use leasehold_persistence::etcd::{EtcdConnection, EtcdOptions};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A node of its own; every opening is another leader's handle, whose election ended the one before.
+    struct Node {
+        etcd: Etcd,
+        elections: AtomicU64,
+    }
+
+    impl Node {
+        fn start() -> Self {
+            Self { etcd: Etcd::start(), elections: AtomicU64::new(0) }
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for Node {
+        async fn open(&self) -> Result<Opened, Error> {
+            let election = "/leasehold/conformance/election/";
+            let key = format!("{election}{}", self.elections.fetch_add(1, Ordering::Relaxed));
+            self.etcd.ctl(&["del", "--prefix", election]);
+            self.etcd.ctl(&["put", &key, "leader"]);
+            let options = EtcdOptions { endpoints: self.etcd.endpoints(), ..EtcdOptions::default() };
+            let connection = EtcdConnection::open(options).await?;
+            let leader = connection.leader_key(key).await?.unwrap();
+            let store = EtcdClusterStore::new(connection, &ClusterName::new("conformance").unwrap(), leader);
+            let counters = store.counters();
+            Ok(Opened { store: Arc::new(store), counts: Box::new(move || counters.read()) })
+        }
+    }
+
+    leasehold_persistence::cluster_store_conformance!(Node::start());
+}

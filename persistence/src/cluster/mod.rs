@@ -1,6 +1,8 @@
 //! The manager's store.
 
 mod counters;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -12,6 +14,8 @@ mod schema;
 pub mod sqlite;
 
 pub use counters::{Counters, Counts};
+#[cfg(feature = "etcd")]
+pub use etcd::EtcdClusterStore;
 pub use memory::MemoryClusterStore;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresClusterStore;

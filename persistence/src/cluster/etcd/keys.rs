@@ -67,7 +67,9 @@ mod tests {
         assert_eq!(keys.chunk_of("/leasehold/a/shards/07"), Some(7));
         let id = ExecutorId::from_u128(1);
         assert_eq!(keys.executor_of(&keys.executor(id)), Some(id));
-        for foreign in ["/leasehold/a/shards/7", "/leasehold/a/shards/007", "/leasehold/b/shards/07", "/leasehold/a/shards/x"] {
+        for foreign in
+            ["/leasehold/a/shards/7", "/leasehold/a/shards/007", "/leasehold/b/shards/07", "/leasehold/a/shards/x"]
+        {
             assert_eq!(keys.chunk_of(foreign), None, "{foreign}");
         }
         let upper = keys.executor(id).to_uppercase();

@@ -139,12 +139,18 @@ impl Rows {
             bytes += op.bytes();
             groups.last_mut().expect("there is one at least").push(op);
         }
-        let head =
-            Head { cluster: after.cluster.clone(), shard_count: after.shard_count, revision: after.revision };
+        let head = Head { cluster: after.cluster.clone(), shard_count: after.shard_count, revision: after.revision };
         let count = groups.len();
+        groups.iter_mut().for_each(drop_what_is_deleted_at_once);
         let part = |(at, ops)| Part { ops, head: HeadValue::new(&head, write.tag, at + 1, count) };
         Planned { parts: groups.into_iter().enumerate().map(part).collect(), after }
     }
+}
+
+/// etcd refuses a transaction that names a key twice: an old life that is superseded and removed in one is only removed.
+fn drop_what_is_deleted_at_once(ops: &mut Vec<Op>) {
+    let deleted: HashSet<String> = ops.iter().filter(|op| op.value.is_none()).map(|op| op.key.clone()).collect();
+    ops.retain(|op| op.value.is_none() || !deleted.contains(&op.key));
 }
 
 impl Part {

@@ -176,8 +176,8 @@ pub(super) fn decode_chunk(key: &str, first: u32, bytes: &[u8]) -> Result<Vec<(u
         };
         shards.into_iter().map(row)
     });
-    let unassigned = (value.unassigned.into_iter())
-        .map(|(shard, epoch)| (shard, Shard { epoch, state: ShardState::Unassigned }));
+    let unassigned =
+        (value.unassigned.into_iter()).map(|(shard, epoch)| (shard, Shard { epoch, state: ShardState::Unassigned }));
     let mut rows: Vec<_> = owned.chain(releasing).chain(unassigned).collect();
     rows.sort_by_key(|(shard, _)| *shard);
     if let Some(twice) = rows.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -205,17 +205,8 @@ struct ExecutorValue {
 
 pub(super) fn encode_executor(row: &Executor) -> Vec<u8> {
     // Every field by name: one that is added must not be forgotten here.
-    let Executor {
-        name,
-        address,
-        zone,
-        weight,
-        lease_length,
-        key_hash,
-        draining,
-        superseded,
-        registered_at_ms,
-    } = row.clone();
+    let Executor { name, address, zone, weight, lease_length, key_hash, draining, superseded, registered_at_ms } =
+        row.clone();
     encode(&ExecutorValue {
         schema: SCHEMA,
         name,
