@@ -1,6 +1,7 @@
 //! Newtypes decode totally and never wrap; keys map to shards as docs/routing.md says.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use leasehold_model::refusal::{Credential, Mismatch};
 use leasehold_model::routing::{HASH_SCHEME, shard_of};
 use leasehold_model::set::Holdings;
 use leasehold_model::{
@@ -238,6 +239,41 @@ fn every_call_error_has_the_reason_that_the_wire_and_the_metrics_spell() {
     ];
     for (error, reason) in errors {
         assert_eq!(error.reason(), reason);
+    }
+}
+
+#[test]
+fn a_refusal_says_what_differed_and_which_credential_was_wrong() {
+    let mismatch = |what| Refusal::Mismatch { what, expected: "x".to_owned(), actual: "y".to_owned() };
+    let texts = [
+        (mismatch(Mismatch::ShardCount), "shard count"),
+        (mismatch(Mismatch::Cluster), "cluster name"),
+        (mismatch(Mismatch::HashScheme), "hash scheme"),
+        (Refusal::BadCredential(Credential::JoinToken), "join token"),
+        (Refusal::BadCredential(Credential::LeaseKey), "lease key"),
+        (Refusal::BadCredential(Credential::AdminToken), "admin token"),
+    ];
+    for (refusal, part) in texts {
+        assert!(refusal.to_string().contains(part), "{refusal}");
+    }
+}
+
+/// R13: whoever is told to wait is told how long, and only where waiting helps.
+#[test]
+fn waiting_is_advised_where_it_helps_and_only_there() {
+    let why = || "why".to_owned();
+    let soon = Some(Duration::from_millis(50));
+    let later = Some(Duration::from_millis(200));
+    let table = [
+        (Refusal::ShardingNotReady { executor: why() }, soon),
+        (Refusal::ShardUnassigned { shard: ShardId(1), why: why() }, soon),
+        (Refusal::StoreUnavailable { why: why() }, later),
+        (Refusal::Overloaded { resource: why(), used: 1, limit: 1 }, later),
+        (Refusal::Draining { executor: why() }, None),
+        (Refusal::UnknownExecutor, None),
+    ];
+    for (refusal, wait) in table {
+        assert_eq!(refusal.retry_after(), wait, "{refusal}");
     }
 }
 
