@@ -142,8 +142,10 @@ impl EtcdConnection {
             }
             // Connecting sends nothing but the credentials.
             Ok(Err(error)) => match failure(&error) {
-                Failure::Unknown(why) => Failure::NotSent(why),
-                other => other,
+                Failure::Unknown(why) | Failure::Ended(why) | Failure::Compacted(why) | Failure::NotSent(why) => {
+                    Failure::NotSent(why)
+                }
+                refused @ Failure::Refused(_) => refused,
             },
             Err(_) => Failure::NotSent(format!("{endpoint} did not answer within {:?}", self.request_timeout())),
         };
