@@ -12,7 +12,7 @@ use leasehold_model::command::Command;
 use leasehold_model::plan::Plan;
 use leasehold_model::state::{ClusterState, ShardState};
 use leasehold_model::{ClusterName, Revision, ShardCount, ShardId};
-use leasehold_persistence::cluster::etcd::check_stored;
+use leasehold_persistence::cluster::etcd::{EtcdTraffic, check_stored};
 use leasehold_persistence::cluster::{ClusterStore, Error};
 use leasehold_persistence::etcd::{EtcdConnection, EtcdOptions, prefix};
 use std::time::{Duration, Instant};
@@ -189,11 +189,24 @@ async fn a_first_assignment_of_65536_shards_writes_hardly_more_than_what_changed
     let stored: usize = etcd.ctl(&["get", "--prefix", &prefix(&cluster())]).len();
     // And the rows themselves, as plain as can be: a shard's number, epoch and owner.
     let rows = ShardCount::MAX as usize * (5 + 1 + 36);
-    println!("{took:?} for {sent:?}; {stored} bytes lie in etcd, {rows} are the shards' rows");
+    let bare = bare_loop(&etcd, sent).await;
+    println!("{took:?} for {sent:?}, bare {bare:?}; {stored} bytes lie in etcd, {rows} are the shards' rows");
     assert!(sent.bytes as f64 <= 1.5 * stored as f64, "{sent:?}, stored {stored}");
     assert!(sent.bytes as usize <= rows, "{sent:?}, rows {rows}");
     assert!(sent.transactions <= 6, "{sent:?}");
     assert_eq!(leading.store.load(&cluster(), count(ShardCount::MAX)).await.unwrap(), assigned);
+}
+
+/// As many transactions with as many bytes, one after the other. Only shown: the bench compares, in a release build.
+async fn bare_loop(etcd: &Etcd, sent: EtcdTraffic) -> Duration {
+    let mut client = etcd_client::Client::connect(etcd.endpoints(), None).await.unwrap();
+    let value = vec![b'x'; usize::try_from(sent.bytes / sent.transactions).unwrap()];
+    let began = Instant::now();
+    for number in 0..sent.transactions {
+        let put = etcd_client::TxnOp::put(format!("/bare/{number}"), value.clone(), None);
+        client.txn(etcd_client::Txn::new().and_then([put])).await.unwrap();
+    }
+    began.elapsed()
 }
 
 /// Case 26.
