@@ -192,3 +192,31 @@ impl Wire {
 fn revision(answer: &TxnResponse) -> i64 {
     answer.header().map_or(0, etcd_client::ResponseHeader::revision)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::EtcdOptions;
+    use leasehold_harness::Etcd;
+    use leasehold_model::ClusterName;
+
+    /// What makes a load begin anew instead of failing.
+    #[tokio::test]
+    async fn a_page_of_a_compacted_revision_is_told_from_a_failure() {
+        let etcd = Etcd::start();
+        for round in ["1", "2", "3"] {
+            etcd.ctl(&["put", "/leasehold/a/shards/00", round]);
+        }
+        let options = EtcdOptions { endpoints: etcd.endpoints(), ..EtcdOptions::default() };
+        let connection = EtcdConnection::open(options).await.unwrap();
+        let now = connection.revision().await.unwrap();
+        let keys = Keys::of(&ClusterName::new("a").unwrap());
+        let from = keys.chunks();
+        let wire = Wire { connection, keys, leader: None, traffic: Traffic::default() };
+        let page = wire.chunks(from.clone(), now - 1).await.unwrap();
+        assert!(matches!(page, Page::Keys(pairs, false) if pairs[0].1 == b"2"));
+        wire.compact(now).await.unwrap();
+        wire.compact(now).await.expect("compacted already");
+        assert!(matches!(wire.chunks(from, now - 1).await.unwrap(), Page::Compacted));
+    }
+}
