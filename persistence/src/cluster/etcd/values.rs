@@ -122,36 +122,61 @@ struct Released {
 }
 
 /// The value of a chunk: `first..first + 1024`. Shards that are not named are unassigned and never were.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChunkValue {
-    schema: u32,
+    /// Looked at before the rest, in [`decode`].
+    #[serde(rename = "schema")]
+    _schema: u32,
     first: u32,
     /// Per executor: shard to epoch.
     owned: BTreeMap<ExecutorId, BTreeMap<u32, ShardEpoch>>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     releasing: BTreeMap<ExecutorId, BTreeMap<u32, Released>>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     unassigned: BTreeMap<u32, ShardEpoch>,
+}
+
+/// Shards with what is said of each, ascending, as a map: in a first assignment there are too many to build maps of them.
+struct Listed<T>(Vec<(u32, T)>);
+
+impl<T> Default for Listed<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Serialize> Serialize for Listed<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(shard, what)| (shard, what)))
+    }
+}
+
+/// [`ChunkValue`] as it is written.
+#[derive(Serialize)]
+struct ChunkListed {
+    schema: u32,
+    first: u32,
+    owned: BTreeMap<ExecutorId, Listed<ShardEpoch>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    releasing: BTreeMap<ExecutorId, Listed<Released>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unassigned: Option<Listed<ShardEpoch>>,
 }
 
 /// The value of the chunk that begins with shard `first`.
 pub(super) fn encode_chunk(first: u32, rows: &[Shard]) -> Vec<u8> {
-    let (owned, releasing, unassigned) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let mut value = ChunkValue { schema: SCHEMA, first, owned, releasing, unassigned };
+    let (owned, releasing) = (BTreeMap::new(), BTreeMap::new());
+    let mut value = ChunkListed { schema: SCHEMA, first, owned, releasing, unassigned: None };
     for (shard, Shard { epoch, state }) in (first..).zip(rows) {
         match state {
-            ShardState::Owned(owner) => {
-                value.owned.entry(*owner).or_default().insert(shard, *epoch);
-            }
+            ShardState::Owned(owner) => value.owned.entry(*owner).or_default().0.push((shard, *epoch)),
             ShardState::Releasing { from, since } => {
                 let released = Released { epoch: *epoch, since: *since };
-                value.releasing.entry(*from).or_default().insert(shard, released);
+                value.releasing.entry(*from).or_default().0.push((shard, released));
             }
             ShardState::Unassigned if *epoch == ShardEpoch::NEVER_OWNED => {}
-            ShardState::Unassigned => {
-                value.unassigned.insert(shard, *epoch);
-            }
+            ShardState::Unassigned => value.unassigned.get_or_insert_default().0.push((shard, *epoch)),
         }
     }
     encode(&value)
