@@ -234,14 +234,22 @@ impl Postgres {
         command
     }
 
-    /// The postmaster itself: `runuser` stands between it and this process.
+    /// The postmaster's process: `runuser` stands between it and this one.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn postmaster(&self) -> i32 {
+        let file = fs::read_to_string(self.data().join("postmaster.pid")).expect("a running server's pid file");
+        file.lines().next().and_then(|line| line.trim().parse().ok()).expect("a process id")
+    }
+
+    /// Sends `signal` to the postmaster.
     ///
     /// # Panics
     /// When it does not run.
     pub fn signal_postmaster(&self, signal: Signal) {
-        let file = fs::read_to_string(self.data().join("postmaster.pid")).expect("a running server's pid file");
-        let pid = file.lines().next().and_then(|line| line.trim().parse().ok());
-        let pid = pid.and_then(rustix::process::Pid::from_raw).expect("a process id");
+        let pid = rustix::process::Pid::from_raw(self.postmaster()).expect("a process id");
         rustix::process::kill_process(pid, signal).expect("the postmaster can be signalled");
     }
 
