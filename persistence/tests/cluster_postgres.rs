@@ -554,13 +554,12 @@ impl Pooler {
             server.port()
         );
         fs::write(&config, text).unwrap();
-        let mut command = if fs::metadata("/proc/self").unwrap().permissions().readonly() || !is_root() {
-            Command::new("/usr/sbin/pgbouncer")
-        } else {
-            let mut command = Command::new("runuser");
-            command.args(["-u", "postgres", "--", "/usr/sbin/pgbouncer"]);
-            command
-        };
+        let mut command = Command::new("/usr/sbin/pgbouncer");
+        if is_root() {
+            // It refuses root, as PostgreSQL does. `setpriv` becomes the program, so that killing it kills the right one.
+            command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "/usr/sbin/pgbouncer"]);
+        }
         command.arg("-q").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
         let process = Process::start("pgbouncer", &mut command);
         wait_until("pgbouncer listens", PATIENCE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
