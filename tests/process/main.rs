@@ -4,6 +4,7 @@
 mod bad_input;
 mod cluster;
 mod dev;
+mod postgres;
 mod processes;
 mod stopping;
 mod wire;
