@@ -1,6 +1,7 @@
 //! Newtypes decode totally and never wrap; keys map to shards as docs/routing.md says.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use leasehold_model::message::{LeaseKey, Owner, Route, RoutingTable, Weight};
 use leasehold_model::refusal::{Credential, Mismatch};
 use leasehold_model::routing::{HASH_SCHEME, shard_of};
 use leasehold_model::set::Holdings;
@@ -275,6 +276,46 @@ fn waiting_is_advised_where_it_helps_and_only_there() {
     for (refusal, wait) in table {
         assert_eq!(refusal.retry_after(), wait, "{refusal}");
     }
+}
+
+/// R36
+#[test]
+fn a_lease_key_is_never_shown() {
+    assert_eq!(format!("{:?}", LeaseKey([7; 32])), "LeaseKey(secret)");
+}
+
+#[test]
+fn a_weight_is_one_to_a_thousand_and_travels_as_its_number() {
+    for number in [1, 100, 1_000] {
+        let weight = Weight::new(number).unwrap();
+        assert_eq!((weight.get(), u32::from(weight), Weight::try_from(number)), (number, number, Ok(weight)));
+    }
+    for number in [0, 1_001, u32::MAX] {
+        assert_eq!(Weight::try_from(number).unwrap_err().field, "weight");
+    }
+}
+
+#[test]
+fn a_routing_table_names_an_owner_only_where_one_may_admit() {
+    let owner = Owner {
+        executor: ExecutorId::from_u128(1),
+        name: ExecutorName::new("a").unwrap(),
+        address: Address::new("a:1").unwrap(),
+    };
+    let epoch = ShardEpoch::new(4).unwrap();
+    let routes = vec![Route::Owned(0, epoch), Route::Releasing(0), Route::Unassigned, Route::Owned(9, epoch)];
+    let (manager, revision) = (ManagerId::from_u128(1), Revision(1));
+    let table = RoutingTable { manager, revision, owners: vec![owner.clone()], routes };
+    assert_eq!(table.owner(ShardId(0)), Some((&owner, epoch)));
+    for (shard, why) in [(1, "it is handed off"), (2, "nobody owns it"), (3, "no such owner"), (4, "no such shard")] {
+        assert_eq!(table.owner(ShardId(shard)), None, "{why}");
+    }
+}
+
+#[test]
+fn holdings_are_empty_when_they_hold_nothing() {
+    let one = Holdings::new(vec![(ShardId(3), ShardEpoch::new(7).unwrap())]).unwrap();
+    assert_eq!((Holdings::default().is_empty(), one.is_empty()), (true, false));
 }
 
 /// The vectors that other languages test against, as published.
