@@ -162,11 +162,17 @@ impl Holder {
             while let Ok(more) = asked.try_recv() {
                 waiting.push(more);
             }
-            let answer = match self.look().await {
+            // Who still stood in the queue when the lock was lost is told without asking.
+            let look = match lost.get() {
+                Some(why) => Err(why.clone()),
+                None => self.look().await,
+            };
+            let answer = match look {
                 Ok(answer) => answer,
                 Err(why) => {
-                    tracing::error!(why, "the store's lock is lost");
-                    let _ = lost.set(why.clone());
+                    if lost.set(why.clone()).is_ok() {
+                        tracing::error!(why, "the store's lock is lost");
+                    }
                     asked.close();
                     Err(Error::NotOwner(why))
                 }
