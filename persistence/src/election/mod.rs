@@ -4,8 +4,12 @@
 //! method but [`Elections::observe`] waits for anybody else. Dropping a returned future must be safe: the call then has an unknown
 //! outcome, and repeating it does no harm.
 
+#[cfg(feature = "etcd")]
+mod etcd;
 pub mod memory;
 
+#[cfg(feature = "etcd")]
+pub use etcd::EtcdElections;
 pub use memory::MemoryElections;
 
 use crate::cluster::{ClusterStore, Error};
