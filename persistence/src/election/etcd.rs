@@ -21,6 +21,8 @@ use tokio::time::{sleep, timeout};
 
 /// What etcd says of a lease that is gone, to a put and to a revocation. Its own clients tell errors of one code apart by this text.
 const LEASE_GONE: &str = "requested lease not found";
+/// What etcd's client makes of a keepalive that was answered with a ttl of 0.
+const NEVER_KEPT: &str = "lease not found";
 /// How long a watch is listened to before the queue is read again: a watch whose packets vanish tells nothing for as long.
 const LISTEN: Duration = Duration::from_secs(1);
 
@@ -140,13 +142,18 @@ impl Elections for EtcdElections {
     }
 
     async fn keep_alive(&self, id: CandidacyId) -> Result<Kept<Ttl>, Error> {
-        // A stream of its own for each question: one that died cannot make the next one deaf.
+        // A stream of its own for each question: one that died cannot make the next one deaf. The client takes the first answer
+        // for itself and keeps its ttl, so it is asked twice.
         let kept = self.connection.call(|mut client| async move {
-            let (_keeper, mut answers) = client.lease_keep_alive(id.0).await?;
-            answers.message().await
+            let (mut keeper, mut answers) = match client.lease_keep_alive(id.0).await {
+                Err(etcd_client::Error::LeaseKeepAliveError(why)) if why == NEVER_KEPT => return Ok(Some(0)),
+                opened => opened?,
+            };
+            keeper.keep_alive().await?;
+            Ok(answers.message().await?.map(|answer| answer.ttl()))
         });
         match kept.await.map_err(repeatable)? {
-            Some(answer) if answer.ttl() > 0 => Ok(Kept::Held(seconds_granted(answer.ttl())?)),
+            Some(seconds) if seconds > 0 => Ok(Kept::Held(seconds_granted(seconds)?)),
             Some(_) => Ok(Kept::Gone),
             None => Err(Error::Unavailable("etcd: a keepalive was not answered".into())),
         }
