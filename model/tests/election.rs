@@ -324,7 +324,10 @@ impl World {
                     let at = self.now + self.random(50) * 10;
                     self.answers.push((at, Event::Ended(id, "taken down".into())));
                 }
-                Effect::Arm(at) => self.timer = Some(at),
+                Effect::Arm(when) => {
+                    assert!(when > at(self.now), "armed for the past: it would spin");
+                    self.timer = Some(when);
+                }
                 Effect::Exit => self.exited = true,
                 Effect::Extend(_) | Effect::Follow(_) | Effect::Note(_) => {}
             }
@@ -356,8 +359,12 @@ impl World {
         }
         let first = self.first();
         if let Some(known) = &self.observing
-            && known.as_ref().map(|leading| leading.candidacy.0) != first
+            && (known.as_ref().map(|leading| leading.candidacy.0) != first || self.seed.is_multiple_of(50))
         {
+            if self.seed.is_multiple_of(50) {
+                self.observing = None;
+                return self.step(Event::Observed(Err("the stream ended".into())));
+            }
             self.observing = None;
             let leading = first.map(|id| Leading { address: address(7000), ..place_of(id) });
             self.step(Event::Observed(Ok(leading)));

@@ -1,6 +1,6 @@
 //! The network side's way to the `Leader`: bounds what may wait, asks, and answers.
 
-use super::leader::{AskStatus, Deregister, Explain, Leader, Register, Renew, SetDraining, Stop};
+use super::leader::{Abandon, AskStatus, Deregister, Explain, Leader, Register, Renew, SetDraining, Stop};
 use actix::prelude::*;
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -45,6 +45,12 @@ impl ManagerHandle {
     pub async fn stop(&self) {
         // An error means that it has stopped already.
         let _ = self.leader.send(Stop).await;
+    }
+
+    /// Ends the leadership at once; a write in flight has an outcome that nobody here will know.
+    pub fn abandon(&self, why: String) {
+        // Dropped silently only when the leader is gone, which is what is asked for.
+        self.leader.do_send(Abandon(why));
     }
 
     fn room(&self) -> Result<SemaphorePermit<'_>, Refusal> {

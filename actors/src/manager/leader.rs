@@ -79,6 +79,11 @@ pub struct Explain(pub ShardId);
 #[rtype(result = "()")]
 pub struct Stop;
 
+/// The leadership is lost, or given up without waiting for anything: says why.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Abandon(pub String);
+
 /// Why a leadership is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeadershipEnd {
@@ -442,5 +447,12 @@ impl Handler<Stop> for Leader {
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
         let quiet = self.persistence.send(Quiesce);
         Box::pin(quiet.into_actor(self).map(|_, actor, ctx| actor.end(LeadershipEnd::Stopped, ctx)))
+    }
+}
+
+impl Handler<Abandon> for Leader {
+    type Result = ();
+    fn handle(&mut self, Abandon(why): Abandon, ctx: &mut Self::Context) {
+        self.end(LeadershipEnd::Lost(why), ctx);
     }
 }

@@ -2,15 +2,24 @@
 //!
 //! `Leader` decides (by `leasehold_model::leader`), `Persistence` writes, one `ExecutorSession` per executor
 //! pushes. [`start`] takes over a store and starts all of them on the current `LocalSet`; [`ManagerHandle`] is
-//! what the network side talks to.
+//! what the network side talks to. Where managers are several, [`Election`] does that each time that its process is elected, and
+//! [`ManagerFront`] is what the network side talks to.
 
+mod election;
+mod election_metrics;
 mod executor_session;
+mod front;
+mod gate;
 mod handle;
 mod leader;
 mod metrics;
 mod persistence;
 
+pub use election::{Election, ElectionEnd, ElectionParts, NewElection, StopElection};
+pub use election_metrics::ElectionMetrics;
 pub use executor_session::ExecutorSession;
+pub use front::{Leadership, ManagerFront, Standing};
+pub use gate::Gate;
 pub use handle::{ExecutorLinks, ManagerHandle};
 pub use leader::{Leader, LeadershipEnd, Stop};
 pub use metrics::ManagerMetrics;
@@ -53,6 +62,7 @@ pub struct Running {
 }
 
 /// What surrounds the actors.
+#[derive(Clone)]
 pub struct Surroundings {
     /// How executors are reached.
     pub links: Arc<dyn ExecutorLinks>,

@@ -4,6 +4,9 @@
 
 mod clock_bounds;
 mod delivery;
+mod election;
+mod election_faults;
+mod managers;
 mod store;
 mod supervision;
 mod world;

@@ -135,21 +135,21 @@ impl Scripted {
         state.lease_ends = Some(noted + grant.ttl.as_duration().mul_f64(0.999));
     }
 
-    pub async fn register(&self, manager: &ManagerHandle) -> Result<Grant, CallError> {
+    pub async fn register(&self, manager: &impl ManagerApi) -> Result<Grant, CallError> {
         let noted = Instant::now();
         let grant = manager.register(self.registration()).await?;
         self.hear(noted, &grant);
         Ok(grant)
     }
 
-    pub async fn renew(&self, manager: &ManagerHandle) -> Result<Grant, CallError> {
+    pub async fn renew(&self, manager: &impl ManagerApi) -> Result<Grant, CallError> {
         let noted = Instant::now();
         let grant = manager.renew(self.renewal()).await?;
         self.hear(noted, &grant);
         Ok(grant)
     }
 
-    pub async fn deregister(&self, manager: &ManagerHandle) -> Result<(), CallError> {
+    pub async fn deregister(&self, manager: &impl ManagerApi) -> Result<(), CallError> {
         manager.deregister(Deregistration { executor: self.id, lease_key: self.key.clone() }).await
     }
 }
@@ -205,6 +205,12 @@ impl ExecutorApi for Scripted {
 /// Who is where.
 #[derive(Default)]
 pub struct Network(Mutex<BTreeMap<Address, Arc<Scripted>>>);
+
+impl Network {
+    pub fn place(&self, executor: &Arc<Scripted>) {
+        self.0.lock().unwrap().insert(executor.address.clone(), Arc::clone(executor));
+    }
+}
 
 impl ExecutorLinks for Network {
     fn link(&self, address: &Address) -> Arc<dyn ExecutorApi> {
@@ -282,7 +288,7 @@ impl World {
     }
 
     pub fn place(&self, executor: &Arc<Scripted>) {
-        self.network.0.lock().unwrap().insert(executor.address.clone(), Arc::clone(executor));
+        self.network.place(executor);
     }
 
     /// Registers executors and lets the dust settle.

@@ -265,6 +265,9 @@ impl Election {
     }
 
     fn observed(&mut self, now: Tick, result: Result<Option<Leading>, String>, out: &mut Vec<Effect>) {
+        if self.stopping {
+            return;
+        }
         let leader = match result {
             Ok(leader) => leader,
             Err(why) => {
