@@ -98,6 +98,79 @@ key!(
      or a passfile than here). memory: forgets everything when the process ends."
 );
 key!(
+    REQUEST_TIMEOUT,
+    "store.request_timeout",
+    Kind::Duration { min: MS, max: HOUR },
+    "3s",
+    "With etcd: how long one call may take. At most half of leadership.leader_lease_ttl."
+);
+key!(
+    COMPACTION_RETENTION,
+    "store.compaction_retention_revisions",
+    Kind::Whole { min: 0, max: 1_000_000_000 },
+    "1000",
+    "With etcd: how many revisions of history are kept behind each pass's compaction. 0: nothing is compacted, for an \
+     etcd that others use, too."
+);
+key!(
+    STORE_USER,
+    "store.user",
+    Kind::Name,
+    unset "no user" e.g. "leasehold",
+    "With etcd: the user, if it wants one. Together with password_file."
+);
+key!(
+    STORE_PASSWORD_FILE,
+    "store.password_file",
+    Kind::File,
+    unset "no password" e.g. "/etc/leasehold/etcd-password",
+    "With etcd: the file whose first line is the user's password."
+);
+key!(
+    STORE_CA_FILE,
+    "store.ca_file",
+    Kind::File,
+    unset "no certificate is trusted: https endpoints need it" e.g. "/etc/leasehold/etcd-ca.pem",
+    "With etcd over https: who signs its certificates, in PEM."
+);
+key!(
+    STORE_CERT_FILE,
+    "store.cert_file",
+    Kind::File,
+    unset "no certificate of its own" e.g. "/etc/leasehold/etcd-client.pem",
+    "With etcd over https: this process's certificate, in PEM. Together with key_file."
+);
+key!(
+    STORE_KEY_FILE,
+    "store.key_file",
+    Kind::File,
+    unset "no certificate of its own" e.g. "/etc/leasehold/etcd-client.key",
+    "With etcd over https: the key of cert_file, in PEM."
+);
+key!(
+    LEADER_LEASE_TTL,
+    "leadership.leader_lease_ttl",
+    Kind::Duration { min: Duration::from_secs(2), max: HOUR },
+    "10s",
+    "With etcd: how long the leader's lease lasts, and so how long a leader that was killed is not replaced at most. etcd \
+     counts in whole seconds and may grant more; what it grants counts."
+);
+key!(
+    STANDBY_GRPC,
+    "leadership.standby_grpc",
+    Kind::OneOf(&["closed", "redirect"]),
+    "closed",
+    "With etcd: what a manager does with its gRPC port while another one leads. closed: an open port is the leader's. \
+     redirect: it answers NOT_LEADER with the leader's address, and every replica is ready."
+);
+key!(
+    LEADERSHIP_ADDRESS,
+    "leadership.address",
+    Kind::Address,
+    unset "the address that listen.grpc was bound to" e.g. "10.0.0.1:7470",
+    "With etcd: where this manager is reached while it leads. Needed when listen.grpc is a wildcard such as 0.0.0.0."
+);
+key!(
     MANAGER_GRPC,
     "listen.grpc",
     Kind::Listen,
@@ -263,6 +336,16 @@ pub(crate) static MANAGER: &[&Key] = &[
     &SETTLE,
     &MAX_MOVES,
     &STORE_URL,
+    &REQUEST_TIMEOUT,
+    &COMPACTION_RETENTION,
+    &STORE_USER,
+    &STORE_PASSWORD_FILE,
+    &STORE_CA_FILE,
+    &STORE_CERT_FILE,
+    &STORE_KEY_FILE,
+    &LEADER_LEASE_TTL,
+    &STANDBY_GRPC,
+    &LEADERSHIP_ADDRESS,
     &MANAGER_GRPC,
     &MANAGER_HTTP,
     &CONNECTIONS,

@@ -40,6 +40,8 @@ pub enum Kind {
     Storage(&'static str),
     /// As [`Kind::Storage`], or a server that managers share.
     SharedStorage(&'static str),
+    /// A file's path.
+    File,
 }
 
 impl Kind {
@@ -58,7 +60,11 @@ impl Kind {
             Self::Listen => "IP:port, such as 127.0.0.1:7470 or [::1]:7470; port 0 takes a free one".into(),
             Self::Allowance => "0% to 10%, in % (at most four decimals) or in ppm".into(),
             Self::Storage(path) => format!("sqlite:{path} or memory:"),
-            Self::SharedStorage(path) => format!("sqlite:{path}, postgres://USER@HOST:PORT/DATABASE or memory:"),
+            Self::SharedStorage(path) => format!(
+                "sqlite:{path}, postgres://USER@HOST:PORT/DATABASE, etcd:http://HOST:PORT with up to 15 more between commas (or \
+                 https://), or memory:"
+            ),
+            Self::File => "the path of a file".into(),
         }
     }
 
@@ -77,7 +83,8 @@ impl Kind {
             | Self::Listen
             | Self::Allowance
             | Self::Storage(_)
-            | Self::SharedStorage(_) => format!("{text:?}"),
+            | Self::SharedStorage(_)
+            | Self::File => format!("{text:?}"),
         }
     }
 }
@@ -91,6 +98,8 @@ pub enum StorageUrl {
     Sqlite(PathBuf),
     /// `postgres://USER@HOST:PORT/DATABASE?sslmode=…`, as libpq writes it. May hold a password, which is never shown.
     Postgres(String),
+    /// `etcd:http://HOST:PORT,…`: distributed mode.
+    Etcd(Vec<String>),
 }
 
 impl fmt::Display for StorageUrl {
@@ -99,6 +108,7 @@ impl fmt::Display for StorageUrl {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::Postgres(url) => f.write_str(&without_password(url)),
+            Self::Etcd(endpoints) => write!(f, "etcd:{}", endpoints.join(",")),
         }
     }
 }
@@ -138,6 +148,9 @@ pub(crate) fn storage(text: &str) -> Option<StorageUrl> {
 }
 
 pub(crate) fn shared_storage(text: &str) -> Option<StorageUrl> {
+    if let Some(list) = text.strip_prefix("etcd:") {
+        return endpoints(list).map(StorageUrl::Etcd);
+    }
     let postgres = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
     match postgres {
         Some(rest) if !rest.is_empty() && !text.contains(char::is_control) => {
@@ -146,6 +159,16 @@ pub(crate) fn shared_storage(text: &str) -> Option<StorageUrl> {
         Some(_) => None,
         None => storage(text),
     }
+}
+
+/// etcd's endpoints between commas: a scheme, and `host:port`.
+fn endpoints(text: &str) -> Option<Vec<String>> {
+    let list: Vec<&str> = text.split(',').take(MAX_ADDRESSES + 1).map(str::trim).collect();
+    let sound = |endpoint: &&str| {
+        let place = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+        place.is_some_and(|place| Address::new(place).is_ok())
+    };
+    (list.len() <= MAX_ADDRESSES && list.iter().all(sound)).then(|| list.into_iter().map(str::to_owned).collect())
 }
 
 /// Parts per million of `0.1%` or `1000ppm`.

@@ -4,6 +4,7 @@ use crate::Configuration;
 use crate::key::Key;
 use crate::keys;
 use crate::kind::StorageUrl;
+use crate::leadership::Leadership;
 use crate::reader::Reader;
 use crate::sections::{Lease, Limits, Listen, Log};
 use crate::show::ShownValue;
@@ -23,6 +24,8 @@ pub struct ManagerConfig {
     pub rebalance: Rebalance,
     /// `store.url`.
     pub store: StorageUrl,
+    /// `[leadership]`: there exactly when the store is etcd.
+    pub leadership: Option<Leadership>,
     /// `[listen]`.
     pub listen: Listen,
     /// `[limits]`.
@@ -58,8 +61,9 @@ impl Configuration for ManagerConfig {
             reader.warnings.push("store.url is memory: the shard map is forgotten when the process ends".into());
         }
         let listen = Listen::read(reader, &keys::MANAGER_GRPC, &keys::MANAGER_HTTP);
+        let leadership = Leadership::read(reader, &store, listen);
         let limits = Limits::read(reader);
-        Self { cluster, shard_count, lease, rebalance, store, listen, limits, log: Log::read(reader) }
+        Self { cluster, shard_count, lease, rebalance, store, leadership, listen, limits, log: Log::read(reader) }
     }
 
     fn derived(&self) -> Vec<ShownValue> {

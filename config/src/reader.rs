@@ -5,6 +5,7 @@ use crate::key::{Default, Key};
 use crate::kind::{self, Kind, StorageUrl};
 use crate::layers::Layers;
 use crate::show::ShownValue;
+use crate::source::Source;
 use leasehold_model::lease::Allowance;
 use leasehold_model::secret::without_password;
 use leasehold_model::{Address, InvalidValue};
@@ -50,7 +51,8 @@ impl Reader {
             | Kind::Addresses
             | Kind::Listen
             | Kind::Allowance
-            | Kind::Storage(_) => text,
+            | Kind::Storage(_)
+            | Kind::File => text,
         };
         if parsed.is_some() {
             self.shown.push(ShownValue::set(key.path, text, &source));
@@ -63,6 +65,11 @@ impl Reader {
             });
         }
         parsed
+    }
+
+    /// Whether somebody set the key.
+    pub fn is_set(&self, key: &Key) -> bool {
+        self.layers.value(key).is_some_and(|(text, source)| source != Source::Default && !text.is_empty())
     }
 
     /// What an unset key comes to.

@@ -384,6 +384,7 @@ fn accepted_text(kind: Kind, g: &mut Gen) -> String {
         Kind::Allowance => format!("{}ppm", within(0, 100_000, g)),
         Kind::Storage(_) => (*g.choose(&["memory:", "sqlite:a b/\"ü", "sqlite:/x"]).unwrap()).to_owned(),
         Kind::SharedStorage(_) => (*g.choose(&["memory:", "sqlite:/x", "postgres://me@db/x"]).unwrap()).to_owned(),
+        Kind::File => format!("/etc/{}", u8::arbitrary(g)),
     }
 }
 
@@ -463,4 +464,54 @@ fn durations_are_shown_so_that_a_whole_number_of_units_can_be_read_back() {
     for text in ["60s", "1s", "500ms", "1ms", "0s"] {
         assert_eq!(show_duration(humantime::parse_duration(text).unwrap()), text);
     }
+}
+
+fn etcd(settings: &[(&str, &str)]) -> Result<Loaded<ManagerConfig>, ConfigError> {
+    let all = [("store.url", "etcd:http://a:2379, https://b:2379")].iter().chain(settings);
+    let overrides = all.map(|(key, value)| format!("{key}={value}")).collect();
+    load(&Sources { overrides, ..Sources::default() })
+}
+
+#[test]
+fn etcd_is_reached_at_several_endpoints_and_brings_a_leadership() {
+    let loaded = etcd(&[("leadership.standby_grpc", "redirect"), ("leadership.leader_lease_ttl", "6s")]).unwrap();
+    let leadership = loaded.config.leadership.unwrap();
+    assert_eq!(leadership.etcd.endpoints, ["http://a:2379", "https://b:2379"]);
+    assert_eq!((leadership.lease_ttl, leadership.standby_grpc), (Duration::from_secs(6), StandbyGrpc::Redirect));
+    assert_eq!(leadership.etcd.compaction_retention_revisions, 1000);
+    assert_eq!(load::<ManagerConfig>(&Sources::default()).unwrap().config.leadership, None);
+}
+
+#[test]
+fn a_request_timeout_above_half_of_the_leaders_ttl_is_refused_with_the_arithmetic() {
+    etcd(&[("store.request_timeout", "2500ms"), ("leadership.leader_lease_ttl", "5s")]).unwrap();
+    let refused = etcd(&[("store.request_timeout", "2501ms"), ("leadership.leader_lease_ttl", "5s")]).unwrap_err();
+    assert!(refused.to_string().contains("2 × store.request_timeout = 2 × 2.501s = 5.002s"), "{refused}");
+}
+
+#[test]
+fn half_of_a_pair_of_credentials_is_refused_by_the_name_of_the_other_half() {
+    let pairs = [("store.user", "store.password_file"), ("store.cert_file", "store.key_file")];
+    for (one, other) in pairs {
+        for (set, missing) in [(one, other), (other, one)] {
+            let refused = etcd(&[(set, "x")]).unwrap_err().to_string();
+            assert!(refused.contains(&format!("{missing}: unset, but {set} is set")), "{refused}");
+        }
+        etcd(&[(one, "x"), (other, "x")]).unwrap();
+    }
+}
+
+#[test]
+fn a_wildcard_is_proclaimed_by_nobody() {
+    let refused = etcd(&[("listen.grpc", "0.0.0.0:7470")]).unwrap_err().to_string();
+    assert!(refused.contains("leadership.address: unset"), "{refused}");
+    etcd(&[("listen.grpc", "0.0.0.0:7470"), ("leadership.address", "m1:7470")]).unwrap();
+}
+
+#[test]
+fn what_only_etcd_has_is_warned_about_elsewhere() {
+    let loaded = load::<ManagerConfig>(&flags(&["leadership.leader_lease_ttl=5s"])).unwrap();
+    let warned =
+        |warning: &String| warning.contains("leadership.leader_lease_ttl does nothing while store.url is sqlite:");
+    assert!(loaded.warnings.iter().any(warned), "{:?}", loaded.warnings);
 }
