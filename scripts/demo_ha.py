@@ -76,7 +76,7 @@ class HaCluster(Cluster):
         self.serve(
             name, "shard-manager", "serve", f"listen.grpc={self.addresses[name]}", self.profile,
             f"store.url=etcd:{endpoints}", f"cluster.shard_count={self.shards}", "rebalance.settle=1s",
-            "leadership.leader_lease_ttl=3s", "leadership.request_timeout=1s", "leadership.standby_grpc=redirect",
+            "leadership.leader_lease_ttl=3s", "store.request_timeout=1s", "leadership.standby_grpc=redirect",
         )  # fmt: skip
 
     def leader(self):

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use leasehold_actors::manager::Standing;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::future::Future;
@@ -16,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 /// How long requests under way may take to end at shutdown.
@@ -37,6 +38,20 @@ pub(crate) fn operations(operations: Operations) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(Arc::new(operations))
+}
+
+/// `/leaderz`: 200 on the leader; elsewhere 503, with the leader's address if it is known.
+pub(crate) fn leaderz(standing: watch::Receiver<Standing>) -> Router {
+    let answer = move || {
+        let standing = standing.borrow();
+        let answer = match (standing.leadership(), standing.leader()) {
+            (Some(_), _) => (StatusCode::OK, "this process leads\n".to_owned()),
+            (None, Some(leader)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{leader} leads\n")),
+            (None, None) => (StatusCode::SERVICE_UNAVAILABLE, "no leader is known\n".to_owned()),
+        };
+        std::future::ready(answer)
+    };
+    Router::new().route("/leaderz", get(answer))
 }
 
 async fn readyz(State(operations): State<Arc<Operations>>) -> Response {

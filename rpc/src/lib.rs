@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`api`] | the services as traits over plain values |
 //! | [`channel`], [`client`] | dial a peer and call it; nothing is retried here |
+//! | [`managers`] | several managers as one, of which at most one leads |
 //! | [`server`] | serve something that implements the traits, with health and reflection |
 //! | [`status`] | the only home of refusal to status and back |
 //! | [`bounds`] | what a message may carry at most |
@@ -19,6 +20,7 @@ pub mod client;
 mod decode;
 mod encode;
 mod guard;
+pub mod managers;
 pub mod server;
 pub mod status;
 mod wire;

@@ -6,4 +6,4 @@ mod hostile;
 mod make;
 mod properties;
 mod rogue;
-mod samples;
+pub(crate) mod samples;

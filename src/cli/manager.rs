@@ -1,8 +1,10 @@
 //! The command line of `shard-manager`.
 
 use super::config::{self, ConfigCommand, ConfigOptions};
-use super::{Exit, Failure, LogOptions, QUIET, Signals, init_logging, show, table};
+use super::target::not_too_many;
+use super::{Exit, Failure, LogOptions, QUIET, Signal, Signals, init_logging, show, table};
 use crate::serve::manager::ManagerProcess;
+use crate::serve::replica::ReplicaProcess;
 use chrono::{DateTime, Local};
 use clap::{Parser, Subcommand};
 use leasehold_actors::manager::LeadershipEnd;
@@ -12,7 +14,7 @@ use leasehold_model::routing::shard_of;
 use leasehold_model::{Address, AgentId, CallError, ExecutorName, InvalidValue, ShardId};
 use leasehold_rpc::api::ManagerApi;
 use leasehold_rpc::channel::Dialer;
-use leasehold_rpc::client::ManagerClient;
+use leasehold_rpc::managers::Managers;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -69,10 +71,11 @@ enum Command {
 /// Whom to ask, and how to show the answer.
 #[derive(Debug, Clone, clap::Args)]
 struct Ask {
-    /// The manager's gRPC address
-    #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_MANAGER", default_value = "127.0.0.1:7470")]
-    manager: Address,
-    /// How long to wait for an answer
+    /// The managers' gRPC addresses, asked in turn until the leader is found; may be given several times
+    #[arg(long = "manager", value_name = "HOST:PORT", env = "LEASEHOLD_MANAGER", value_delimiter = ',')]
+    #[arg(default_value = "127.0.0.1:7470")]
+    managers: Vec<Address>,
+    /// How long to wait for an answer, whoever is asked
     #[arg(long, value_parser = humantime::parse_duration, default_value = "5s")]
     timeout: Duration,
     /// For programs
@@ -81,12 +84,14 @@ struct Ask {
 }
 
 impl Ask {
-    fn manager(&self) -> ManagerClient {
-        ManagerClient::new(Dialer::tcp().deadline(self.timeout).dial(&self.manager))
+    fn manager(&self) -> Result<Managers, Failure> {
+        not_too_many(&self.managers)?;
+        Ok(Managers::dial(Dialer::tcp(), &self.managers).deadline(self.timeout))
     }
 
     fn failed(&self, error: CallError) -> Failure {
-        Failure::from(error).about(&format!("manager {}", self.manager))
+        let managers: Vec<_> = self.managers.iter().map(ToString::to_string).collect();
+        Failure::from(error).about(&format!("manager {}", managers.join(", ")))
     }
 }
 
@@ -121,7 +126,25 @@ async fn serve(options: &ConfigOptions, log: &LogOptions) -> Result<Exit, Failur
         tracing::warn!("{warning}");
     }
     let mut signals = Signals::listen()?;
-    let manager = ManagerProcess::start(&loaded.config).await?;
+    match &loaded.config.leadership {
+        None => serve_alone(&loaded.config, &mut signals).await,
+        Some(leadership) => {
+            let replica = ReplicaProcess::start(&loaded.config, leadership).await?;
+            let signal = tokio::select! {
+                signal = signals.recv() => signal,
+                end = replica.ended(&loaded.config) => {
+                    replica.stop().await;
+                    return end;
+                }
+            };
+            stop_at(signal, replica.stop(), &mut signals).await
+        }
+    }
+}
+
+/// Local mode.
+async fn serve_alone(config: &ManagerConfig, signals: &mut Signals) -> Result<Exit, Failure> {
+    let manager = ManagerProcess::start(config).await?;
     let signal = tokio::select! {
         signal = signals.recv() => signal,
         end = manager.ended() => {
@@ -132,15 +155,24 @@ async fn serve(options: &ConfigOptions, log: &LogOptions) -> Result<Exit, Failur
             };
         }
     };
+    stop_at(signal, manager.stop(), signals).await
+}
+
+/// R37: stops in order; a second signal ends that.
+async fn stop_at(
+    signal: Signal,
+    stopped: impl Future<Output = ()>,
+    signals: &mut Signals,
+) -> Result<Exit, Failure> {
     tracing::info!(%signal, "stopping; a second signal stops at once");
     tokio::select! {
-        () = manager.stop() => Ok(Exit::Fine),
+        () = stopped => Ok(Exit::Fine),
         signal = signals.recv() => Err(Failure::new(Exit::Failed, format!("a second signal ({signal}): stopped at once"))),
     }
 }
 
 async fn status(ask: &Ask) -> Result<Exit, Failure> {
-    let status = ask.manager().status().await.map_err(|error| ask.failed(error))?;
+    let status = ask.manager()?.status().await.map_err(|error| ask.failed(error))?;
     show(&status, ask.json, || render_status(&status))?;
     let well = status.troubles.is_empty() && status.totals.unassigned == 0;
     Ok(if well { Exit::Fine } else { Exit::Failed })
@@ -232,7 +264,7 @@ fn shard_rows(table: &RoutingTable) -> Vec<ShardRow> {
 }
 
 async fn shards(ask: &Ask) -> Result<Exit, Failure> {
-    let routing = ask.manager().routing_table().await.map_err(|error| ask.failed(error))?;
+    let routing = ask.manager()?.routing_table().await.map_err(|error| ask.failed(error))?;
     let rows = shard_rows(&routing);
     show(&rows, ask.json, || {
         let mut shown = table(&["shard", "state", "epoch", "owner", "address"]);
@@ -253,7 +285,7 @@ async fn shards(ask: &Ask) -> Result<Exit, Failure> {
 }
 
 async fn executors(ask: &Ask) -> Result<Exit, Failure> {
-    let status = ask.manager().status().await.map_err(|error| ask.failed(error))?;
+    let status = ask.manager()?.status().await.map_err(|error| ask.failed(error))?;
     show(&status.executors, ask.json, || render_executors(&status.executors))?;
     Ok(Exit::Fine)
 }
@@ -267,7 +299,7 @@ struct Explained {
 }
 
 async fn explain(what: &str, ask: &Ask) -> Result<Exit, Failure> {
-    let manager = ask.manager();
+    let manager = ask.manager()?;
     let failed = |error| ask.failed(error);
     let (agent, shard) = if let Ok(number) = what.parse::<u32>() {
         (None, ShardId(number))
@@ -290,7 +322,7 @@ async fn explain(what: &str, ask: &Ask) -> Result<Exit, Failure> {
 }
 
 async fn drain(executor: ExecutorName, draining: bool, ask: &Ask) -> Result<Exit, Failure> {
-    ask.manager().set_draining(executor.clone(), draining).await.map_err(|error| ask.failed(error))?;
+    ask.manager()?.set_draining(executor.clone(), draining).await.map_err(|error| ask.failed(error))?;
     let what = if draining { "is asked to leave" } else { "stays" };
     show(&serde_json::json!({ "executor": executor, "draining": draining }), ask.json, || {
         format!("{executor} {what}")

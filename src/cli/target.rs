@@ -5,16 +5,17 @@ use crate::router::policy::{self, Facts, Next, Outcome};
 use crate::router::{ExecutorDialer, Router, RouterError, RouterSettings};
 use leasehold_model::message::{Invocation, InvocationAnswer};
 use leasehold_model::{Address, CallError};
-use leasehold_rpc::api::{InvokeApi, ManagerApi};
+use leasehold_rpc::api::InvokeApi;
 use leasehold_rpc::channel::Dialer;
-use leasehold_rpc::client::{AgentClient, ManagerClient};
+use leasehold_rpc::client::AgentClient;
+use leasehold_rpc::managers::Managers;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-/// The most managers or gateways that a command takes.
+/// The most managers that a command takes.
 const ADDRESSES_MOST: usize = 16;
 
 /// Whom to talk to.
@@ -53,12 +54,7 @@ impl TargetArgs {
     /// # Errors
     /// Exit code 64 for too many addresses.
     pub fn target(&self) -> Result<Target, Failure> {
-        if self.managers.len() > ADDRESSES_MOST {
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("--manager: at most {ADDRESSES_MOST} addresses are accepted"),
-            ));
-        }
+        not_too_many(&self.managers)?;
         Ok(match &self.gateway {
             Some(gateway) => Target::Gateway(Arc::new(Through::new(AgentClient::new(Dialer::tcp().dial(gateway))))),
             None => Target::Direct(router(&self.managers, RouterSettings::default())),
@@ -66,11 +62,21 @@ impl TargetArgs {
     }
 }
 
+/// Refuses a list of managers that is too long.
+///
+/// # Errors
+/// Exit code 64.
+pub(crate) fn not_too_many(managers: &[Address]) -> Result<(), Failure> {
+    if managers.len() <= ADDRESSES_MOST {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Usage, format!("--manager: at most {ADDRESSES_MOST} addresses are accepted")))
+}
+
 /// A router over the network.
 pub(crate) fn router(managers: &[Address], settings: RouterSettings) -> Router {
     let dialer = Dialer::tcp();
-    let manager = |address| Arc::new(ManagerClient::new(dialer.dial(address))) as Arc<dyn ManagerApi>;
-    Router::new(managers.iter().map(manager).collect(), Arc::new(TcpExecutors(dialer.clone())), settings)
+    Router::new(Managers::dial(dialer.clone(), managers), Arc::new(TcpExecutors(dialer)), settings)
 }
 
 struct TcpExecutors(Dialer);

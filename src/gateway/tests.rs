@@ -15,6 +15,7 @@ use leasehold_model::{
     Address, CallError, ExecutorId, ExecutorName, Grant, ManagerId, Refusal, Revision, ShardEpoch, ShardId,
 };
 use leasehold_rpc::api::{InvokeApi, ManagerApi};
+use leasehold_rpc::managers::Managers;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -110,13 +111,17 @@ impl Answer {
     }
 }
 
+fn only(manager: Arc<Manager>) -> Managers {
+    Managers::with(&[Address::new("manager:1").unwrap()], move |_| Arc::clone(&manager) as Arc<dyn ManagerApi>)
+}
+
 impl Scene {
     async fn new() -> Self {
         let executor = Arc::new(Executor::default());
         let dialled = Arc::clone(&executor);
         let dial = move |_: &Address| Ok(Arc::clone(&dialled) as Arc<dyn InvokeApi>);
         let manager = Arc::new(Manager { answers: true });
-        let router = Router::new(vec![manager as Arc<dyn ManagerApi>], Arc::new(dial), RouterSettings::default());
+        let router = Router::new(only(manager), Arc::new(dial), RouterSettings::default());
         router.subscribe().wait_for(Option::is_some).await.unwrap();
         Self { routes: routes(router, Duration::from_secs(30)), executor }
     }
@@ -340,7 +345,7 @@ async fn health_tells_ready_from_alive_and_metrics_count_calls() {
 
     let dial = |_: &Address| Err(CallError::Unreachable("nobody".into()));
     let manager = Arc::new(Manager { answers: false });
-    let router = Router::new(vec![manager as Arc<dyn ManagerApi>], Arc::new(dial), RouterSettings::default());
+    let router = Router::new(only(manager), Arc::new(dial), RouterSettings::default());
     let alone = Scene { routes: routes(router, Duration::from_secs(30)), executor: Arc::default() };
     assert_eq!(get(&alone, "/livez").await.status, StatusCode::OK);
     let not_ready = get(&alone, "/readyz").await;

@@ -89,8 +89,7 @@ impl RouterMetrics {
         self.seconds.observe(seconds);
     }
 
-    pub(super) fn refreshed(&self, answered: bool) {
-        let outcome = if answered { "answered" } else { "no_manager" };
+    pub(super) fn refreshed(&self, outcome: &'static str) {
         self.refreshes.get_or_create(&Ended { outcome }).inc();
     }
 

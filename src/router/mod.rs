@@ -21,7 +21,7 @@ mod tests;
 pub use connections::ExecutorDialer;
 pub use error::{Attempts, MAX_OWNERS_LISTED, RouterError, Tried};
 pub use metrics::RouterMetrics;
-pub use table::{Located, is_news};
+pub use table::{Heard, Located, judge};
 
 use async_trait::async_trait;
 use call::Call;
@@ -29,7 +29,8 @@ use connections::Connections;
 use leasehold_model::message::{Invocation, InvocationAnswer, RoutingTable};
 use leasehold_model::refusal::Class;
 use leasehold_model::{AgentId, CallError, Refusal};
-use leasehold_rpc::api::{InvokeApi, ManagerApi};
+use leasehold_rpc::api::InvokeApi;
+use leasehold_rpc::managers::Managers;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub struct RouterSettings {
     pub back_off_first: Duration,
     /// The longest back-off between attempts (500 ms).
     pub back_off_most: Duration,
-    /// How long one manager may take to answer a refresh (2 s).
+    /// How long one manager may take to answer a refresh (2 s); several are asked in turn.
     pub refresh_timeout: Duration,
     /// The least time between two refreshes (10 ms), whatever the number of waiting calls.
     pub refresh_pace: Duration,
@@ -55,6 +56,9 @@ pub struct RouterSettings {
     pub watch_first: Duration,
     /// The longest back-off before a watch is begun again (5 s).
     pub watch_most: Duration,
+    /// How long the table in use is kept against an older one of another manager process (5 s): longer than a leader that was
+    /// replaced may believe that it leads.
+    pub doubt: Duration,
     /// The most calls under way (4,096); further ones are refused as `OVERLOADED`.
     pub calls_most: usize,
     /// The most executors to which connections are kept (1,024).
@@ -71,6 +75,7 @@ impl Default for RouterSettings {
             refresh_pace: Duration::from_millis(10),
             watch_first: Duration::from_millis(100),
             watch_most: Duration::from_secs(5),
+            doubt: Duration::from_secs(5),
             calls_most: 4096,
             connections_most: 1024,
         }
@@ -100,13 +105,13 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router that learns from `managers` (asked in turn; one is enough in local mode) and calls executors over `dialer`.
+    /// A router that learns from `managers` (whichever of them leads) and calls executors over `dialer`.
     /// It begins to fetch the table at once, on the tokio runtime it is made on.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     #[must_use]
-    pub fn new(managers: Vec<Arc<dyn ManagerApi>>, dialer: Arc<dyn ExecutorDialer>, settings: RouterSettings) -> Self {
+    pub fn new(managers: Managers, dialer: Arc<dyn ExecutorDialer>, settings: RouterSettings) -> Self {
         let metrics = Arc::new(RouterMetrics::default());
         let (tables, tasks) = table::start(managers, &settings, Arc::clone(&metrics));
         tables.refresh();

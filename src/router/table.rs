@@ -9,14 +9,16 @@ use super::metrics::RouterMetrics;
 use super::policy::back_off;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use leasehold_model::message::{Owner, RoutingTable};
+use leasehold_model::message::{Owner, Route, RoutingTable};
 use leasehold_model::routing::shard_of;
 use leasehold_model::{AgentId, CallError, ExecutorId, ShardCount, ShardEpoch, ShardId};
 use leasehold_rpc::api::ManagerApi;
-use std::sync::Arc;
+use leasehold_rpc::managers::Managers;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 /// Where an agent's calls go, by one table.
@@ -45,11 +47,37 @@ impl Located {
 
 pub(super) type Hold = (ExecutorId, ShardEpoch);
 
-/// Whether `heard` replaces `known`. Revisions are comparable only within one manager process; another process replaces
-/// what its predecessor said.
+/// What a table that was heard is to the one in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// It replaces the one in use.
+    News,
+    /// The manager process in use said nothing new.
+    Nothing,
+    /// Another manager process says what was so before.
+    Older,
+}
+
+/// Judges `heard`. Within one manager process the revision decides. Another process's table replaces the one in use, unless it
+/// is of an earlier revision and gives no shard a later epoch: then either a leader that was replaced goes on answering, or
+/// the store was restored. Only time tells which; until then the one in use is the better guess.
 #[must_use]
-pub fn is_news(known: Option<&RoutingTable>, heard: &RoutingTable) -> bool {
-    known.is_none_or(|known| known.manager != heard.manager || known.revision < heard.revision)
+pub fn judge(known: Option<&RoutingTable>, heard: &RoutingTable) -> Heard {
+    let Some(known) = known else { return Heard::News };
+    if known.manager == heard.manager {
+        return if known.revision < heard.revision { Heard::News } else { Heard::Nothing };
+    }
+    let comparable = known.routes.len() == heard.routes.len() && heard.revision < known.revision;
+    let later =
+        |(known, heard): (&Route, &Route)| epoch(known).zip(epoch(heard)).is_some_and(|(known, heard)| known < heard);
+    if comparable && !known.routes.iter().zip(&heard.routes).any(later) { Heard::Older } else { Heard::News }
+}
+
+const fn epoch(route: &Route) -> Option<ShardEpoch> {
+    match route {
+        Route::Owned(_, epoch) => Some(*epoch),
+        Route::Unassigned | Route::Releasing(_) => None,
+    }
 }
 
 /// The table in use; the tasks behind it end with it.
@@ -57,6 +85,9 @@ pub(super) struct Tables {
     table: watch::Sender<Option<Arc<RoutingTable>>>,
     wanted: Notify,
     metrics: Arc<RouterMetrics>,
+    doubt: Duration,
+    /// Since when only older tables were heard.
+    doubted: Mutex<Option<Instant>>,
 }
 
 impl Tables {
@@ -86,18 +117,36 @@ impl Tables {
         }
     }
 
-    fn accept(&self, heard: Arc<RoutingTable>) {
-        let news = self.table.send_if_modified(|known| {
-            let news = is_news(known.as_deref(), &heard);
-            if news {
+    /// Takes a table that was heard. An older one of another manager process is used once nothing else was heard for the time of
+    /// doubt: so two managers that both answer cannot make the table flap, and a restored store is not held against anybody for long.
+    fn accept(&self, heard: Arc<RoutingTable>) -> Heard {
+        let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut judgement = Heard::Nothing;
+        self.table.send_if_modified(|known| {
+            judgement = judge(known.as_deref(), &heard);
+            if judgement == Heard::Older {
+                let since = *doubted.get_or_insert_with(Instant::now);
+                if since.elapsed() >= self.doubt {
+                    judgement = Heard::News;
+                }
+            }
+            if judgement == Heard::News {
                 *known = Some(Arc::clone(&heard));
             }
-            news
+            judgement == Heard::News
         });
-        if news {
-            self.metrics.table(heard.revision.0);
-            debug!(manager = %heard.manager, revision = heard.revision.0, "routing table changed");
+        match judgement {
+            Heard::News => {
+                *doubted = None;
+                self.metrics.table(heard.revision.0);
+                debug!(manager = %heard.manager, revision = heard.revision.0, "routing table changed");
+            }
+            Heard::Nothing => *doubted = None,
+            Heard::Older => {
+                info!(manager = %heard.manager, revision = heard.revision.0, "an older routing table is not used yet");
+            }
         }
+        judgement
     }
 }
 
@@ -114,12 +163,15 @@ impl Drop for Tasks {
 
 /// Starts both tasks on the present tokio runtime.
 pub(super) fn start(
-    managers: Vec<Arc<dyn ManagerApi>>,
+    managers: Managers,
     settings: &RouterSettings,
     metrics: Arc<RouterMetrics>,
 ) -> (Arc<Tables>, Tasks) {
-    let tables = Arc::new(Tables { table: watch::Sender::new(None), wanted: Notify::new(), metrics });
-    let managers: Arc<[Arc<dyn ManagerApi>]> = managers.into();
+    let (table, wanted, doubted) = (watch::Sender::new(None), Notify::new(), Mutex::default());
+    let tables = Arc::new(Tables { table, wanted, metrics, doubt: settings.doubt, doubted });
+    let each = u32::try_from(managers.count()).unwrap_or(u32::MAX);
+    // One for both: who leads is learned once.
+    let managers = Arc::new(managers.deadline(settings.refresh_timeout.saturating_mul(each)));
     let refresher =
         Refresher { tables: Arc::clone(&tables), managers: Arc::clone(&managers), settings: settings.clone() };
     let follower = Follower { tables: Arc::clone(&tables), managers, settings: settings.clone() };
@@ -128,53 +180,38 @@ pub(super) fn start(
 
 struct Refresher {
     tables: Arc<Tables>,
-    managers: Arc<[Arc<dyn ManagerApi>]>,
+    managers: Arc<Managers>,
     settings: RouterSettings,
 }
 
 impl Refresher {
     async fn run(self) {
-        let mut preferred = 0;
         let mut away = false;
         loop {
             self.tables.wanted.notified().await;
             let begun = Instant::now();
-            let heard = self.ask(&mut preferred).await;
-            self.tables.metrics.refreshed(heard.is_ok());
-            match heard {
+            match self.managers.routing_table().await {
                 Ok(table) => {
                     if away {
                         info!(manager = %table.manager, revision = table.revision.0, "a manager answers again");
                     }
                     away = false;
-                    self.tables.accept(table);
+                    let older = self.tables.accept(table) == Heard::Older;
+                    if older {
+                        self.managers.pass_over();
+                    }
+                    self.tables.metrics.refreshed(if older { "older" } else { "answered" });
                 }
                 Err(error) => {
                     if !away {
                         warn!(%error, "no manager answers; the last routing table stays in use");
                     }
                     away = true;
+                    self.tables.metrics.refreshed("no_manager");
                 }
             }
             sleep_until(begun + self.settings.refresh_pace).await;
         }
-    }
-
-    /// Asks the managers in turn, first the one that answered last.
-    async fn ask(&self, preferred: &mut usize) -> Result<Arc<RoutingTable>, CallError> {
-        let mut last = CallError::Unreachable("no manager is configured".into());
-        for offset in 0..self.managers.len() {
-            let at = (*preferred + offset) % self.managers.len();
-            match timeout(self.settings.refresh_timeout, self.managers[at].routing_table()).await {
-                Ok(Ok(table)) => {
-                    *preferred = at;
-                    return Ok(table);
-                }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = CallError::Unknown("the manager did not answer in time".into()),
-            }
-        }
-        Err(last)
     }
 }
 
@@ -182,31 +219,31 @@ type Watched = BoxStream<'static, Result<Arc<RoutingTable>, CallError>>;
 
 struct Follower {
     tables: Arc<Tables>,
-    managers: Arc<[Arc<dyn ManagerApi>]>,
+    managers: Arc<Managers>,
     settings: RouterSettings,
 }
 
 impl Follower {
     async fn run(self) {
         let mut failures = 0_u32;
-        for at in (0..self.managers.len()).cycle() {
-            match timeout(self.settings.refresh_timeout, self.managers[at].watch_routing_table()).await {
-                Ok(Ok(stream)) => {
+        loop {
+            match self.managers.watch_routing_table().await {
+                Ok(stream) => {
                     self.tables.metrics.watch("begun");
                     if self.follow(stream).await {
                         failures = 0;
                     }
                     self.tables.metrics.watch("ended");
                 }
-                Ok(Err(_)) | Err(_) => self.tables.metrics.watch("failed"),
+                Err(_) => self.tables.metrics.watch("failed"),
             }
             sleep(back_off(failures, self.settings.watch_first, self.settings.watch_most, rand::random())).await;
             failures = failures.saturating_add(1);
         }
     }
 
-    /// Follows one watch to its end; true if it brought anything. Also ends it when a refresh heard of another manager
-    /// process: this one's leadership is over, whether or not it knows.
+    /// Follows one watch to its end; true if it brought anything of use. Also ends it when a refresh heard of another manager
+    /// process, and when it brings what is older than the table in use: that manager's leadership is over, whether or not it knows.
     async fn follow(&self, mut stream: Watched) -> bool {
         let mut used = self.tables.subscribe();
         let mut mine = None;
@@ -214,8 +251,12 @@ impl Follower {
             tokio::select! {
                 item = stream.next() => match item {
                     Some(Ok(table)) => {
-                        mine = Some(table.manager);
-                        self.tables.accept(table);
+                        let manager = table.manager;
+                        if self.tables.accept(table) == Heard::Older {
+                            self.managers.pass_over();
+                            return false;
+                        }
+                        mine = Some(manager);
                     }
                     Some(Err(_)) | None => return mine.is_some(),
                 },

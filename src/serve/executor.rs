@@ -1,7 +1,6 @@
 //! An executor process: ports, oplog store, actors; the lease on a thread of its own.
 
 use super::manager::{serve, told};
-use super::managers::Managers;
 use super::{bind, limits};
 use crate::cli::{Exit, Failure};
 use crate::http::{self, Operations};
@@ -26,12 +25,17 @@ use leasehold_persistence::OplogStore;
 use leasehold_persistence::oplog::{Error as OplogError, MemoryOplogStore, SqliteOplogStore, sqlite};
 use leasehold_rpc::api::{ExecutorApi, InvokeApi};
 use leasehold_rpc::channel::Dialer;
+use leasehold_rpc::managers::Managers;
 use leasehold_rpc::server::serve_executor;
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// Longer than an attempt to renew the longest lease of all, 24 h, may take: a sixth of it.
+const ATTEMPT_MOST: Duration = Duration::from_secs(5 * 60 * 60);
 
 /// An executor that serves, or tries to register.
 pub struct ExecutorProcess {
@@ -134,7 +138,7 @@ async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Fai
             Ok(Arc::new(store))
         }
         // `oplog.url` does not accept it.
-        StorageUrl::Postgres(_) => {
+        StorageUrl::Postgres(_) | StorageUrl::Etcd(_) => {
             Err(Failure::new(Exit::BadConfiguration, format!("oplog.url = {}: no oplog store", config.oplog.url)))
         }
     }
@@ -171,7 +175,9 @@ fn start_actors(
         metrics: LeaseMetrics::register(registry, fence.clone(), Arc::clone(&clock)),
     };
     let managers = config.executor.managers.clone();
-    let (lease_holder, exit) = spawn_on_own_thread(parts, move || Arc::new(Managers::dial(&Dialer::tcp(), &managers)))
+    // The lease holder bounds each attempt by the lease it has (R13); this only has to be longer.
+    let dial = move || Managers::dial(Dialer::tcp(), &managers).deadline(ATTEMPT_MOST);
+    let (lease_holder, exit) = spawn_on_own_thread(parts, move || Arc::new(dial()))
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start the lease holder's thread: {error}")))?;
     let limits = host_limits(config);
     let around = Surroundings {

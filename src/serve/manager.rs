@@ -23,10 +23,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// How long a stopping manager waits for a write in flight.
-const LAST_WRITE: Duration = Duration::from_secs(10);
+pub(super) const LAST_WRITE: Duration = Duration::from_secs(10);
 
 /// Reaches executors over the network.
-struct Dialed(Dialer);
+pub(super) struct Dialed(pub(super) Dialer);
 
 impl ExecutorLinks for Dialed {
     fn link(&self, address: &Address) -> Arc<dyn ExecutorApi> {
@@ -48,7 +48,7 @@ pub struct ManagerProcess {
 }
 
 /// The settings of the actors.
-fn settings(config: &ManagerConfig) -> manager::Settings {
+pub(super) fn settings(config: &ManagerConfig) -> manager::Settings {
     let lease = config.lease.times.ttl();
     manager::Settings {
         cluster: config.cluster.clone(),
@@ -64,7 +64,7 @@ fn settings(config: &ManagerConfig) -> manager::Settings {
 }
 
 /// What the store said, and the exit code for it.
-fn store_failure(config: &ManagerConfig, error: &StoreError) -> Failure {
+pub(super) fn store_failure(config: &ManagerConfig, error: &StoreError) -> Failure {
     let exit = match error {
         StoreError::Incompatible(_) => Exit::BadConfiguration,
         StoreError::NotOwner(_) | StoreError::Unavailable(_) | StoreError::Unknown(_) => Exit::TryAgain,

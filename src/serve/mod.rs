@@ -2,7 +2,7 @@
 
 pub mod executor;
 pub mod manager;
-pub mod managers;
+pub mod replica;
 
 use crate::cli::{Exit, Failure};
 use crate::http;
@@ -22,6 +22,7 @@ pub(crate) fn store_url(url: &StorageUrl) -> StoreUrl {
         StorageUrl::Memory => StoreUrl::Memory,
         StorageUrl::Sqlite(path) => StoreUrl::Sqlite(path.clone()),
         StorageUrl::Postgres(url) => StoreUrl::Postgres(url.clone()),
+        StorageUrl::Etcd(endpoints) => StoreUrl::Etcd(endpoints.clone()),
     }
 }
 

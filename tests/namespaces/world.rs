@@ -163,7 +163,7 @@ impl World {
             format!("listen.grpc={}", at(host, 7470)),
             format!("listen.http={}", at(host, 7471)),
             format!("leadership.leader_lease_ttl={}s", LEADER_TTL.as_secs()),
-            "leadership.request_timeout=1s".to_owned(),
+            "store.request_timeout=1s".to_owned(),
             "leadership.standby_grpc=redirect".to_owned(),
             "store.compaction_retention_revisions=0".to_owned(),
             "cluster.shard_count=12".to_owned(),

@@ -50,10 +50,8 @@ impl EtcdConnection {
     /// [`Error::Unavailable`] when none answers, naming each with its reason; [`Error::Incompatible`] when the options cannot be,
     /// or the server refuses the credentials.
     pub async fn open(options: EtcdOptions) -> Result<Self, Error> {
-        options.check()?;
         let count = options.endpoints.len();
-        let inner = Mutex::new(Inner { current: 0, client: None, generation: 0 });
-        let connection = Self { shared: Arc::new(Shared { options, inner }) };
+        let connection = Self::lazy(options)?;
         let mut reasons = Vec::new();
         for _ in 0..count {
             let endpoint = connection.endpoint();
@@ -64,6 +62,16 @@ impl EtcdConnection {
             }
         }
         Err(Error::Unavailable(format!("no etcd endpoint answers: {}", reasons.join("; "))))
+    }
+
+    /// Connects with the first call, and tries on with each.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] when the options cannot be.
+    pub fn lazy(options: EtcdOptions) -> Result<Self, Error> {
+        options.check()?;
+        let inner = Mutex::new(Inner { current: 0, client: None, generation: 0 });
+        Ok(Self { shared: Arc::new(Shared { options, inner }) })
     }
 
     /// The prefix of the keys of `cluster`, with a `/` at its end.

@@ -4,24 +4,24 @@ use leasehold_model::message::*;
 use leasehold_model::set::Holdings;
 use leasehold_model::*;
 
-pub(super) fn executor() -> ExecutorId {
+pub(crate) fn executor() -> ExecutorId {
     ExecutorId::from_u128(0x0123_4567_89ab_4def_8123_4567_89ab_cdef)
 }
 
-pub(super) fn manager() -> ManagerId {
+pub(crate) fn manager() -> ManagerId {
     ManagerId::from_u128(0xfedc_ba98_7654_4210_8edc_ba98_7654_3210)
 }
 
-pub(super) fn holdings(pairs: &[(u32, u64)]) -> Holdings {
+pub(crate) fn holdings(pairs: &[(u32, u64)]) -> Holdings {
     Holdings::new(pairs.iter().map(|(shard, epoch)| (ShardId(*shard), ShardEpoch::owned(*epoch).unwrap())).collect())
         .unwrap()
 }
 
-pub(super) fn condition() -> Condition {
+pub(crate) fn condition() -> Condition {
     Condition { agents: 12, running: 3, oldest_running_ms: 450 }
 }
 
-pub(super) fn owner() -> Owner {
+pub(crate) fn owner() -> Owner {
     Owner {
         executor: executor(),
         name: ExecutorName::new("executor-1").unwrap(),
@@ -29,11 +29,11 @@ pub(super) fn owner() -> Owner {
     }
 }
 
-pub(super) fn claim() -> Claim {
+pub(crate) fn claim() -> Claim {
     Claim { manager: manager(), applied: Revision(41), shards: holdings(&[(0, 7), (300, 1), (1023, 1 << 40)]) }
 }
 
-pub(super) fn set() -> ShardSet {
+pub(crate) fn set() -> ShardSet {
     ShardSet {
         manager: manager(),
         revision: Revision(42),
@@ -42,11 +42,11 @@ pub(super) fn set() -> ShardSet {
     }
 }
 
-pub(super) fn grant() -> Grant {
+pub(crate) fn grant() -> Grant {
     Grant { set: set(), ttl: Ttl::from_ms(60_000).unwrap(), seq: GrantSeq(5) }
 }
 
-pub(super) fn registration() -> Registration {
+pub(crate) fn registration() -> Registration {
     Registration {
         cluster: ClusterName::new("main").unwrap(),
         shard_count: Some(ShardCount::new(1024).unwrap()),
@@ -60,7 +60,7 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-pub(super) fn renewal() -> Renewal {
+pub(crate) fn renewal() -> Renewal {
     Renewal {
         executor: executor(),
         lease_key: LeaseKey([7; 32]),
@@ -71,24 +71,24 @@ pub(super) fn renewal() -> Renewal {
     }
 }
 
-pub(super) fn deregistration() -> Deregistration {
+pub(crate) fn deregistration() -> Deregistration {
     Deregistration { executor: executor(), lease_key: LeaseKey([7; 32]) }
 }
 
-pub(super) fn push() -> Push {
+pub(crate) fn push() -> Push {
     Push { executor: executor(), key_hash: LeaseKeyHash([9; 32]), set: set() }
 }
 
-pub(super) fn push_answer() -> PushAnswer {
+pub(crate) fn push_answer() -> PushAnswer {
     PushAnswer { applied: true, claim: Some(claim()) }
 }
 
-pub(super) fn table() -> RoutingTable {
+pub(crate) fn table() -> RoutingTable {
     let routes = vec![Route::Owned(0, ShardEpoch::owned(7).unwrap()), Route::Unassigned, Route::Releasing(0)];
     RoutingTable { manager: manager(), revision: Revision(42), owners: vec![owner()], routes }
 }
 
-pub(super) fn status() -> ClusterStatus {
+pub(crate) fn status() -> ClusterStatus {
     let executor = ExecutorStatus {
         id: executor(),
         name: ExecutorName::new("executor-1").unwrap(),
@@ -117,7 +117,7 @@ pub(super) fn status() -> ClusterStatus {
     }
 }
 
-pub(super) fn explanation() -> ShardExplanation {
+pub(crate) fn explanation() -> ShardExplanation {
     ShardExplanation {
         shard: ShardId(300),
         epoch: ShardEpoch::owned(7).unwrap(),
@@ -128,7 +128,7 @@ pub(super) fn explanation() -> ShardExplanation {
     }
 }
 
-pub(super) fn inspection() -> Inspection {
+pub(crate) fn inspection() -> Inspection {
     Inspection {
         executor: executor(),
         name: ExecutorName::new("executor-1").unwrap(),
@@ -141,7 +141,7 @@ pub(super) fn inspection() -> Inspection {
     }
 }
 
-pub(super) fn invocation() -> Invocation {
+pub(crate) fn invocation() -> Invocation {
     Invocation {
         agent: AgentId::new("counter/ünï code").unwrap(),
         method: "add".to_owned(),
@@ -150,7 +150,7 @@ pub(super) fn invocation() -> Invocation {
     }
 }
 
-pub(super) fn answer() -> InvocationAnswer {
+pub(crate) fn answer() -> InvocationAnswer {
     InvocationAnswer {
         payload: b"18".to_vec(),
         shard: ShardId(300),
