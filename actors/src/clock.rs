@@ -1,16 +1,21 @@
 //! The clocks. Whoever *holds* a lease measures it on a clock that counts the machine's sleep; whoever *grants*
-//! one measures it on a clock that does not: each errs on the safe side.
+//! one measures it on a clock that does not: each errs on the safe side. The wall clock, which anybody may step, only ever shows.
 
 use leasehold_model::Tick;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Reads steady time. Ticks of two clocks are never compared.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Tick;
+
+    /// What the wall clock shows, in milliseconds since 1970: for people to read, never to decide by.
+    fn wall_ms(&self) -> i64 {
+        chrono::Utc::now().timestamp_millis()
+    }
 }
 
 /// A clock that any part of a process can share.
@@ -48,6 +53,18 @@ impl Clock for GranterClock {
 pub struct VirtualClock {
     origin: tokio::time::Instant,
     slept_ns: Arc<AtomicU64>,
+    wall: WallClock,
+}
+
+/// A wall clock that a test steps. Clones are one clock.
+#[derive(Debug, Clone, Default)]
+pub struct WallClock(Arc<AtomicI64>);
+
+impl WallClock {
+    /// Steps it by so much, back or forth.
+    pub fn step_ms(&self, by: i64) {
+        self.0.fetch_add(by, Ordering::SeqCst);
+    }
 }
 
 impl VirtualClock {
@@ -55,7 +72,18 @@ impl VirtualClock {
     #[must_use]
     pub fn start() -> Self {
         let hour = Duration::from_secs(3600);
-        Self { origin: tokio::time::Instant::now(), slept_ns: Arc::new(AtomicU64::new(nanos(hour))) }
+        Self {
+            origin: tokio::time::Instant::now(),
+            slept_ns: Arc::new(AtomicU64::new(nanos(hour))),
+            wall: WallClock::default(),
+        }
+    }
+
+    /// The same clock beside this wall clock.
+    #[must_use]
+    pub fn with_wall(mut self, wall: WallClock) -> Self {
+        self.wall = wall;
+        self
     }
 
     /// The machine slept for `span`: timers noticed nothing, this clock did.
@@ -71,5 +99,12 @@ fn nanos(span: Duration) -> u64 {
 impl Clock for VirtualClock {
     fn now(&self) -> Tick {
         Tick(nanos(self.origin.elapsed()).saturating_add(self.slept_ns.load(Ordering::SeqCst)))
+    }
+
+    fn wall_ms(&self) -> i64 {
+        // A fixed day, so that a test's output does not depend on when it runs.
+        let day = 1_700_000_000_000_i64;
+        let shown = day.saturating_add_unsigned(u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX));
+        shown.saturating_add(self.wall.0.load(Ordering::SeqCst))
     }
 }

@@ -24,7 +24,7 @@ impl Checker {
     pub async fn watch(self, world: Rc<World>) {
         loop {
             self.check(&world);
-            sleep(Duration::from_millis(20)).await;
+            sleep(world.terms.check_every).await;
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod chaos;
 mod checker;
+mod failover;
 mod failures;
 mod moves;
 mod network;

@@ -6,12 +6,14 @@ use futures::stream::BoxStream;
 use leasehold::router::ExecutorDialer;
 use leasehold_actors::executor::front::ExecutorFront;
 use leasehold_actors::manager::{ExecutorLinks, ManagerHandle};
+use leasehold_model::Refusal;
 use leasehold_model::message::{
     ClusterStatus, Deregistration, Inspection, Invocation, InvocationAnswer, Push, PushAnswer, Registration, Renewal,
     RoutingTable, ShardExplanation,
 };
 use leasehold_model::{Address, CallError, ExecutorId, ExecutorName, Grant, ShardEpoch, ShardId, ShardSet};
 use leasehold_rpc::api::{ExecutorApi, InvokeApi, ManagerApi};
+use leasehold_rpc::managers::Managers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,9 +37,19 @@ pub struct Leg<'a> {
 
 type Script = Box<dyn FnMut(Leg<'_>) -> (Way, Way) + Send>;
 
+/// What is behind a manager's address.
+#[derive(Clone)]
+pub enum Seat {
+    Leads(ManagerHandle),
+    /// Stands by and names this seat's manager.
+    StandsBy(Option<usize>),
+    /// Takes connections and never answers.
+    BlackHole,
+}
+
 #[derive(Default)]
 struct State {
-    manager: Option<ManagerHandle>,
+    seats: BTreeMap<usize, Seat>,
     executors: BTreeMap<Address, (String, Arc<ExecutorFront>)>,
     script: Option<Script>,
     /// Directed cuts: packets from the first to the second are dropped.
@@ -49,12 +61,18 @@ struct State {
 #[derive(Clone, Default)]
 pub struct Network(Arc<Mutex<State>>);
 
+/// The manager in the first seat, and whoever pushes.
 pub const MANAGER: &str = "manager";
 pub const CALLER: &str = "caller";
 
 impl Network {
-    pub fn manager(&self, manager: Option<ManagerHandle>) {
-        self.0.lock().unwrap().manager = manager;
+    /// Puts a manager into a seat, or leaves it empty: then nobody listens there.
+    pub fn seat(&self, seat: usize, what: Option<Seat>) {
+        let mut state = self.0.lock().unwrap();
+        match what {
+            Some(what) => state.seats.insert(seat, what),
+            None => state.seats.remove(&seat),
+        };
     }
 
     pub fn place(&self, address: &Address, name: &str, front: Arc<ExecutorFront>) {
@@ -136,9 +154,14 @@ impl Network {
         }
     }
 
-    fn manager_handle(&self) -> Result<ManagerHandle, CallError> {
-        let down = || CallError::Unreachable("the manager is down".to_owned());
-        self.0.lock().unwrap().manager.clone().ok_or_else(down)
+    async fn manager_handle(&self, seat: usize) -> Result<ManagerHandle, CallError> {
+        let found = self.0.lock().unwrap().seats.get(&seat).cloned();
+        match found {
+            Some(Seat::Leads(handle)) => Ok(handle),
+            Some(Seat::StandsBy(leader)) => Err(Refusal::NotLeader { leader: leader.map(seat_address) }.into()),
+            Some(Seat::BlackHole) => std::future::pending().await,
+            None => Err(CallError::Unreachable("the manager is down".to_owned())),
+        }
     }
 
     fn executor(&self, address: &Address) -> Result<(String, Arc<ExecutorFront>), CallError> {
@@ -146,9 +169,15 @@ impl Network {
         self.0.lock().unwrap().executors.get(address).cloned().ok_or_else(down)
     }
 
-    /// `from`'s link to the manager.
-    pub fn to_manager(&self, from: &str) -> ToManager {
-        ToManager { network: self.clone(), from: from.to_owned() }
+    /// `from`'s way to the managers, of which it was given these seats.
+    pub fn managers(&self, from: &str, seats: &[usize]) -> Managers {
+        let (network, from) = (self.clone(), from.to_owned());
+        let addresses: Vec<_> = seats.iter().map(|seat| seat_address(*seat)).collect();
+        Managers::with(&addresses, move |address| {
+            let seat = (0..SEATS).find(|seat| seat_address(*seat) == *address).expect("a manager's address");
+            let name = if seat == 0 { MANAGER.to_owned() } else { format!("{MANAGER}-{seat}") };
+            Arc::new(ToManager { network: network.clone(), from: from.clone(), seat, name })
+        })
     }
 }
 
@@ -160,9 +189,19 @@ async fn pass(way: Way) {
     }
 }
 
-pub struct ToManager {
+/// How many seats there are.
+pub const SEATS: usize = 4;
+
+/// Where a manager in this seat is reached.
+fn seat_address(seat: usize) -> Address {
+    Address::new(format!("10.0.1.{seat}:7470")).expect("an address")
+}
+
+struct ToManager {
     network: Network,
     from: String,
+    seat: usize,
+    name: String,
 }
 
 impl ToManager {
@@ -175,10 +214,10 @@ impl ToManager {
         T: Send + 'static,
         F: Future<Output = Result<T, CallError>> + Send + 'static,
     {
-        let network = self.network.clone();
+        let (network, seat) = (self.network.clone(), self.seat);
         // Who answers is found out when the request arrives.
-        let arrived = async move { call(network.manager_handle()?).await };
-        self.network.carry(Leg { from: &self.from, to: MANAGER, what }, arrived).await
+        let arrived = async move { call(network.manager_handle(seat).await?).await };
+        self.network.carry(Leg { from: &self.from, to: &self.name, what }, arrived).await
     }
 }
 
@@ -208,11 +247,11 @@ impl ManagerApi for ToManager {
 
     async fn watch_routing_table(&self) -> Result<BoxStream<'static, Result<Arc<RoutingTable>, CallError>>, CallError> {
         let stream = self.ask("watch", |m| async move { m.watch_routing_table().await }).await?;
-        let (network, from) = (self.network.clone(), self.from.clone());
+        let (network, from, name) = (self.network.clone(), self.from.clone(), self.name.clone());
         // A cut swallows what is streamed meanwhile.
         Ok(stream
             .filter(move |_| {
-                let passes = !network.answer_is_cut(&from, MANAGER);
+                let passes = !network.answer_is_cut(&from, &name);
                 async move { passes }
             })
             .boxed())

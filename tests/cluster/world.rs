@@ -1,11 +1,11 @@
 //! A cluster on paused time.
 
 use crate::checker::Checker;
-use crate::network::{CALLER, Network};
+use crate::network::{CALLER, Network, Seat};
 use actix::{Addr, AsyncContext, Context};
 use leasehold::agents::{AgentTypes, shipped};
 use leasehold::router::{Router, RouterSettings};
-use leasehold_actors::clock::{Clock, SharedClock, VirtualClock};
+use leasehold_actors::clock::{Clock, SharedClock, VirtualClock, WallClock};
 use leasehold_actors::executor::agent::Surroundings;
 use leasehold_actors::executor::agent_host::{AgentHost, HostLimits, HostParts};
 use leasehold_actors::executor::front::{Draining, ExecutorFront};
@@ -100,11 +100,21 @@ pub struct Terms {
     pub handoff_grace: Duration,
     pub settle: Duration,
     pub max_moves: u32,
+    /// The managers' seats that executors and callers are told of.
+    pub seats: &'static [usize],
+    /// How often the invariants are looked at.
+    pub check_every: Duration,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { handoff_grace: Duration::from_secs(10), settle: Duration::ZERO, max_moves: 1024 }
+        Self {
+            handoff_grace: Duration::from_secs(10),
+            settle: Duration::ZERO,
+            max_moves: 1024,
+            seats: &[0],
+            check_every: Duration::from_millis(20),
+        }
     }
 }
 
@@ -116,6 +126,8 @@ pub struct World {
     pub router: Router,
     pub terms: Terms,
     running: RefCell<Option<Running>>,
+    /// What the wall clocks of managers and executors are off by.
+    pub wall: WallClock,
 }
 
 /// Runs a test's body where actors can live; the invariants are checked throughout.
@@ -124,11 +136,12 @@ pub async fn cluster<F: Future<Output = ()>>(terms: Terms, body: impl FnOnce(Rc<
         .run_until(async move {
             let network = Network::default();
             let store = Arc::new(MemoryClusterStore::new());
-            let managers = vec![Arc::new(network.to_manager(CALLER)) as _];
+            let managers = network.managers(CALLER, terms.seats);
             let router = Router::new(managers, Arc::new(network.clone()), RouterSettings::default());
             let checker = Checker::default();
             let (oplogs, running) = (Arc::new(MemoryOplogStore::new()), RefCell::default());
-            let world = Rc::new(World { network, store, oplogs, checker, router, terms, running });
+            let wall = WallClock::default();
+            let world = Rc::new(World { network, store, oplogs, checker, router, terms, running, wall });
             world.start_manager().await;
             let checking = tokio::task::spawn_local(world.checker.clone().watch(Rc::clone(&world)));
             body(Rc::clone(&world)).await;
@@ -152,6 +165,11 @@ fn identity(name: &str, address: &Address) -> holder::Identity {
 
 impl World {
     pub async fn start_manager(&self) {
+        self.start_manager_in(0).await;
+    }
+
+    /// The same in this seat.
+    pub async fn start_manager_in(&self, seat: usize) {
         let store = Arc::new(self.store.another());
         let mut registry = Registry::default();
         let settings = manager::Settings {
@@ -167,17 +185,22 @@ impl World {
         };
         let with = manager::Surroundings {
             links: Arc::new(self.network.clone()),
-            clock: Arc::new(VirtualClock::start()),
+            clock: Arc::new(VirtualClock::start().with_wall(self.wall.clone())),
             metrics: ManagerMetrics::register(&mut registry),
         };
         let running = manager::start(settings, store, with).await.unwrap();
-        self.network.manager(Some(running.handle.clone()));
+        self.network.seat(seat, Some(Seat::Leads(running.handle.clone())));
         self.running.replace(Some(running));
     }
 
     /// As `kill -9`: nobody is answered any more. What it has written is stored.
     pub async fn kill_manager(&self) {
-        self.network.manager(None);
+        self.kill_manager_in(0).await;
+    }
+
+    /// The same for the manager in this seat.
+    pub async fn kill_manager_in(&self, seat: usize) {
+        self.network.seat(seat, None);
         let running = self.running.take().expect("a manager runs");
         running.handle.stop().await;
     }
@@ -214,7 +237,7 @@ impl World {
             pulse: Arc::clone(&pulse),
             metrics: LeaseMetrics::register(&mut registry, fence.clone(), Arc::clone(&shared)),
         };
-        let (holder, exit) = LeaseHolder::new(parts, Arc::new(self.network.to_manager(name)));
+        let (holder, exit) = LeaseHolder::new(parts, Arc::new(self.network.managers(name, self.terms.seats)));
         let lease_holder = holder.launch();
         let oplogs = Arc::new(self.oplogs.handle());
         let limits = HostLimits::default();

@@ -372,7 +372,7 @@ impl Handler<Register> for Leader {
     fn handle(&mut self, Register(registration, reply): Register, ctx: &mut Self::Context) {
         let request = self.request(ReplyTo::Register(reply));
         let key_hash = key_hash(&registration.lease_key);
-        let at_ms = chrono::Utc::now().timestamp_millis();
+        let at_ms = self.clock.wall_ms();
         self.step(Event::Register { request, registration, key_hash, at_ms }, ctx);
     }
 }
