@@ -305,6 +305,47 @@ async fn nothing_of_an_ended_leadership_is_pushed_or_answered() {
     .await;
 }
 
+/// Case 37: the store fitted when the standby joined, and does not when it is elected: it gives its place up and ends, saying both.
+#[tokio::test(start_paused = true)]
+async fn a_successor_that_the_store_does_not_fit_any_more_ends_and_leaves_the_queue() {
+    local(async {
+        let w = Managers::new(1).await;
+        w.executors(1).await;
+        let stored = w.root.data().snapshot();
+        w.root.data().wipe();
+        let other = Manager::start(w.root.another(), &w.network, 2, 16);
+        until("a place in the queue", TTL, || w.root.places().len() == 2).await;
+        w.root.data().restore(&stored);
+        w.all[0].stop();
+        until("its end", TTL, || other.ended().is_some()).await;
+        let Some(ElectionEnd::Failed(StoreError::Incompatible(why))) = other.ended() else {
+            panic!("{:?}", other.ended())
+        };
+        assert!(why.contains('8') && why.contains("16"), "{why}");
+        assert_eq!(w.root.places(), []);
+    })
+    .await;
+}
+
+/// Case 20: a leader whose machine slept pushes nothing when it wakes, although a push is due before it has noticed anything.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_slept_pushes_nothing_when_it_wakes() {
+    local(async {
+        let w = Managers::new(1).await;
+        let hidden = Scripted::new(1);
+        hidden.pushes(Pushes::Drop);
+        w.network.place(&hidden);
+        hidden.register(&w.all[0].front).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        let received = hidden.received().len();
+        assert!(received > 1, "it is being pushed to again and again");
+        w.all[0].clock.sleep_machine(TTL);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(hidden.received().len(), received);
+    })
+    .await;
+}
+
 /// Case 41: the ttl that is granted counts, not the one that was asked for.
 #[tokio::test(start_paused = true)]
 async fn a_ttl_granted_longer_than_asked_is_the_one_that_counts() {
