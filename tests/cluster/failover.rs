@@ -3,6 +3,7 @@
 use crate::moves::Load;
 use crate::network::{MANAGER, Seat, Way};
 use crate::world::{LEASE, SHARDS, Terms, World, cluster};
+use leasehold_actors::clock::Clock;
 use leasehold_model::state::Shard;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -75,6 +76,33 @@ async fn a_dead_manager_a_black_hole_and_a_stale_name_before_the_leader_cost_no_
         })
         .await;
     }
+}
+
+/// R2, S5: a redirect belongs to the attempt that it follows from: the lease counts from before the first manager was asked.
+#[tokio::test(start_paused = true)]
+async fn a_lease_granted_after_a_redirect_counts_from_before_the_first_manager_was_asked() {
+    cluster(Terms { seats: &[0], ..Terms::default() }, async |world| {
+        let a = world.executor("a", 1, 0);
+        world.settled().await;
+        world.kill_manager().await;
+        world.network.seat(0, Some(Seat::StandsBy(Some(1))));
+        world.start_manager_in(1).await;
+        // The standby takes eight seconds to say who leads; only an answer of the new leader moves the deadline.
+        world.network.script(|leg| match (leg.to, leg.what) {
+            (MANAGER, "renew") => (Way::Delay(4 * SECOND), Way::Delay(4 * SECOND)),
+            _ => (Way::Pass, Way::Pass),
+        });
+        let before = a.fence.deadline();
+        let began = Instant::now();
+        while a.fence.deadline() == before {
+            assert!(began.elapsed() < LEASE, "never renewed");
+            sleep(Duration::from_millis(1)).await;
+        }
+        let left = a.fence.deadline().since(a.clock.now());
+        assert!(left <= LEASE - 8 * SECOND, "{left:?} left");
+        assert!(left > LEASE - 9 * SECOND, "{left:?} left: renewed within one attempt");
+    })
+    .await;
 }
 
 /// Two managers that stand by and name each other, for a while: nobody spins, nobody lapses.

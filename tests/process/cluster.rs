@@ -45,6 +45,24 @@ fn a_manager_killed_and_restarted_moves_no_shard() {
     assert_eq!(renewed["executors"].as_array().unwrap().len(), 3);
 }
 
+/// An operator names several managers, of which one does not run and one does not answer; so do an executor and a caller.
+#[test]
+fn commands_executors_and_callers_find_the_manager_that_leads_among_several() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let list = format!("{gone},{},{}", silent.local_addr().unwrap(), manager.address());
+    let _executor = place.executor(&list, "executor-1", &[]);
+    place.served(&list, 1);
+    assert_eq!(place.invoke(&list, "counter/a", "increment")["payload"]["value"], 1);
+    let drained = place.manager(&["drain", "executor-1", "--manager", &list]);
+    assert!(drained.status.success(), "{}", text(&drained.stderr));
+    manager.kill();
+    let failed = place.manager(&["status", "--manager", &list, "--timeout", "1s"]);
+    assert!(text(&failed.stderr).contains(&format!("manager {}", list.replace(',', ", "))), "{}", text(&failed.stderr));
+}
+
 /// S1, S6, case 30: a frozen executor's shards are served elsewhere; awake, it is refused and takes part again as a new life.
 #[test]
 fn a_frozen_executor_is_replaced_and_comes_back_as_a_new_life() {

@@ -179,7 +179,8 @@ async fn a_call_that_is_given_up_on_counts_as_a_failure() {
 /// Managers that name each other, themselves, or a chain without an end.
 #[tokio::test(start_paused = true)]
 async fn names_are_followed_only_so_far_and_never_in_a_circle() {
-    let rows: [(&[(&str, Conduct)], &[&str]); 4] = [
+    type Row<'a> = (&'a [(&'a str, Conduct)], &'a [&'a str]);
+    let rows: [Row<'_>; 4] = [
         (&[("a", names("b")), ("b", names("a"))], &["a", "b"]),
         (&[("a", names("a"))], &["a"]),
         (&[("a", names("b")), ("b", names("c")), ("c", names("a"))], &["a", "b", "c"]),
