@@ -4,7 +4,7 @@ use crate::key::{Default, Key};
 use crate::keys;
 use crate::kind::{self, StorageUrl, show_duration};
 use crate::reader::Reader;
-use crate::sections::Listen;
+use crate::sections::{Lease, Listen};
 use leasehold_model::{Address, InvalidValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -43,11 +43,14 @@ pub struct EtcdAccess {
     pub compaction_retention_revisions: u64,
     /// The user, if etcd wants one, with the file that its password is in.
     pub user: Option<(String, PathBuf)>,
-    /// Who signs etcd's certificates, in PEM; `None`: the system's authorities.
+    /// Who signs etcd's certificates, in PEM; needed by `https` endpoints.
     pub ca_file: Option<PathBuf>,
     /// Certificate and key of this process, in PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
+
+/// What taking over may take beyond the end of the dead leader's lease.
+const FAILOVER_MARGIN: Duration = Duration::from_millis(500);
 
 const OF_ETCD: &[&Key] = &[
     &keys::LEADER_LEASE_TTL,
@@ -64,7 +67,7 @@ const OF_ETCD: &[&Key] = &[
 
 impl Leadership {
     /// Reads every key; `None` unless `store` is etcd, with a warning for each key that then does nothing.
-    pub(crate) fn read(reader: &mut Reader, store: &StorageUrl, listen: Listen) -> Option<Self> {
+    pub(crate) fn read(reader: &mut Reader, store: &StorageUrl, listen: Listen, lease: &Lease) -> Option<Self> {
         let read = Self::of_keys(reader, store);
         let StorageUrl::Etcd(_) = store else {
             let set = |key: &&Key| reader.is_set(key);
@@ -91,6 +94,17 @@ impl Leadership {
             let why =
                 format!("unset, and nobody can dial listen.grpc = {}; set where this manager is reached", listen.grpc);
             reader.contradiction(&keys::LEADERSHIP_ADDRESS, why);
+        }
+        let failover = read.lease_ttl + FAILOVER_MARGIN;
+        let bridged = lease.holder_lease() - lease.holder_lease() / 3;
+        if failover > bridged {
+            reader.warnings.push(format!(
+                "a leader that is killed is replaced within leadership.leader_lease_ttl + {} = {}; executors bridge {} (two \
+                 thirds of a lease): callers may notice. Set leader_lease_ttl lower or lease.duration higher",
+                show_duration(FAILOVER_MARGIN),
+                show_duration(failover),
+                show_duration(bridged),
+            ));
         }
         Some(read)
     }

@@ -61,7 +61,7 @@ impl Configuration for ManagerConfig {
             reader.warnings.push("store.url is memory: the shard map is forgotten when the process ends".into());
         }
         let listen = Listen::read(reader, &keys::MANAGER_GRPC, &keys::MANAGER_HTTP);
-        let leadership = Leadership::read(reader, &store, listen);
+        let leadership = Leadership::read(reader, &store, listen, &lease);
         let limits = Limits::read(reader);
         Self { cluster, shard_count, lease, rebalance, store, leadership, listen, limits, log: Log::read(reader) }
     }

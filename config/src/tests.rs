@@ -515,3 +515,13 @@ fn what_only_etcd_has_is_warned_about_elsewhere() {
         |warning: &String| warning.contains("leadership.leader_lease_ttl does nothing while store.url is sqlite:");
     assert!(loaded.warnings.iter().any(warned), "{:?}", loaded.warnings);
 }
+
+#[test]
+fn a_leaders_ttl_that_executors_cannot_bridge_is_warned_about() {
+    let warned = |settings: &[(&str, &str)]| {
+        etcd(settings).unwrap().warnings.iter().any(|text| text.contains("callers may notice"))
+    };
+    assert!(warned(&[("lease.profile", "lan")]), "12 s of lease, 10 s of ttl");
+    assert!(!warned(&[("lease.profile", "lan"), ("leadership.leader_lease_ttl", "7s")]));
+    assert!(!warned(&[("lease.profile", "wan")]));
+}

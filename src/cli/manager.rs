@@ -129,7 +129,14 @@ async fn serve(options: &ConfigOptions, log: &LogOptions) -> Result<Exit, Failur
     match &loaded.config.leadership {
         None => serve_alone(&loaded.config, &mut signals).await,
         Some(leadership) => {
-            let replica = ReplicaProcess::start(&loaded.config, leadership).await?;
+            // etcd may not answer for a while.
+            let replica = tokio::select! {
+                replica = ReplicaProcess::start(&loaded.config, leadership) => replica?,
+                signal = signals.recv() => {
+                    tracing::info!(%signal, "stopped before it stood for leadership");
+                    return Ok(Exit::Fine);
+                }
+            };
             let signal = tokio::select! {
                 signal = signals.recv() => signal,
                 end = replica.ended(&loaded.config) => {

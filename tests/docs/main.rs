@@ -48,7 +48,7 @@ fn check(cited: &[(&str, &str)], kinds: &[&str], document: &str, missing: &mut V
 }
 
 const TEST: &[&str] = &["fn"];
-const OWNER: &[&str] = &["fn", "struct", "enum", "trait", "const", "type"];
+const OWNER: &[&str] = &["fn", "struct", "enum", "trait", "const", "static", "type"];
 
 #[test]
 fn every_function_and_type_that_a_document_names_exists() {

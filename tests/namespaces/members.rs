@@ -40,7 +40,10 @@ fn case_27_etcd_may_be_away_for_longer_than_a_lease() {
         sleep(away);
         for (manager, before) in used.into_iter().enumerate() {
             let busy = cpu(world.manager(manager).pid()) - before;
-            assert!(busy < away / 4 + Duration::from_millis(250), "manager {manager} was busy for {busy:?} of {away:?}");
+            assert!(
+                busy < away / 4 + Duration::from_millis(250),
+                "manager {manager} was busy for {busy:?} of {away:?}"
+            );
         }
         for member in 0..3 {
             world.start_etcd(member);

@@ -154,9 +154,11 @@ fn drop_what_is_deleted_at_once(ops: &mut Vec<Op>) {
 }
 
 impl Part {
-    /// The operations, the head's last.
-    pub fn with_head(&self, keys: &Keys) -> impl Iterator<Item = Op> {
-        let head = Op { key: keys.head(), value: Some(encode(&self.head)) };
+    /// The operations, the head's last, as this leadership writes them.
+    pub fn with_head(&self, keys: &Keys, leadership: i64) -> impl Iterator<Item = Op> {
+        let mut head = self.head.clone();
+        head.leadership = leadership;
+        let head = Op { key: keys.head(), value: Some(encode(&head)) };
         self.ops.iter().cloned().chain([head])
     }
 }

@@ -66,6 +66,9 @@ pub(super) struct HeadValue {
     /// Which part of that write was stored last, of how many.
     pub part: usize,
     pub parts: usize,
+    /// Which leadership wrote this: when its key was created, in etcd's counting. So etcd's own history shows who wrote what.
+    #[serde(default)]
+    pub leadership: i64,
     /// The tag of a write that was in doubt and can never land any more, since this value was written in front of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fenced: Option<Tag>,
@@ -82,6 +85,7 @@ impl HeadValue {
             tag: Some(tag.into()),
             part,
             parts,
+            leadership: 0,
             fenced: None,
         }
     }
@@ -96,6 +100,7 @@ impl HeadValue {
             tag: None,
             part: 0,
             parts: 0,
+            leadership: 0,
             fenced: None,
         };
         Self { fenced: Some(tag.into()), ..before.cloned().unwrap_or_else(nothing) }

@@ -71,7 +71,8 @@ impl Wire {
     pub async fn send(&self, head_changed_at: i64, part: &Part) -> Sent {
         let mut compares = self.leads();
         compares.push(Compare::mod_revision(self.keys.head(), CompareOp::Equal, head_changed_at));
-        let ops: Vec<_> = part.with_head(&self.keys).collect();
+        let leadership = self.leader.as_ref().map_or(0, |leader| leader.create_revision);
+        let ops: Vec<_> = part.with_head(&self.keys, leadership).collect();
         let bytes: usize = ops.iter().map(|op| op.key.len() + op.value.as_ref().map_or(0, Vec::len)).sum();
         self.traffic.transactions.fetch_add(1, Ordering::Relaxed);
         self.traffic.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
