@@ -9,6 +9,8 @@ use leasehold_model::{ManagerId, Revision};
 enum Conduct {
     Leads,
     StandsBy(Option<&'static str>),
+    /// Stands by and takes so many seconds to say so.
+    NamesLate(&'static str, u64),
     Refuses(Refusal),
     Gone,
     Resets,
@@ -31,6 +33,10 @@ impl Line {
         match conduct {
             Conduct::Leads => Ok(well),
             Conduct::StandsBy(leader) => Err(Refusal::NotLeader { leader: leader.map(at) }.into()),
+            Conduct::NamesLate(leader, secs) => {
+                tokio::time::sleep(Duration::from_secs(secs)).await;
+                Err(Refusal::NotLeader { leader: Some(at(leader)) }.into())
+            }
             Conduct::Refuses(refusal) => Err(refusal.into()),
             Conduct::Gone => Err(CallError::Unreachable("connection refused".into())),
             Conduct::Resets => Err(CallError::Unknown("connection reset".into())),
@@ -236,12 +242,25 @@ async fn a_silent_leader_is_avoided_for_as_long_as_it_was_waited_for_and_then_fo
 /// The deadline is the whole call's, whomever it asks.
 #[tokio::test(start_paused = true)]
 async fn a_redirect_has_only_what_is_left_of_the_calls_deadline() {
-    let scene = Scene::new(&["a", "b", "c"], &[("a", names("x")), ("x", Conduct::Silent)]);
-    for _ in 0..6 {
-        let began = Instant::now();
-        scene.renew().await.unwrap_err();
-        let _ = scene.managers.routing_table().await;
-        assert!(began.elapsed() <= 2 * scene.managers.deadline, "{:?}", began.elapsed());
+    let scene = Scene::new(&["a"], &[("a", Conduct::NamesLate("x", 6)), ("x", Conduct::Silent)]);
+    let began = Instant::now();
+    scene.renew().await.unwrap_err();
+    assert_eq!(scene.asked(), ["a", "x"]);
+    let took = began.elapsed();
+    assert!(took <= scene.managers.deadline + Duration::from_millis(2), "{took:?}");
+}
+
+/// A leadership that wanders from one address to the next for ever.
+#[tokio::test(start_paused = true)]
+async fn connections_to_former_leaders_are_not_kept() {
+    let scene = Scene::new(&["a", "b"], &[("a", names("h0")), ("h0", Conduct::Leads)]);
+    scene.renew().await.unwrap();
+    for n in 0..20 {
+        let next: &'static str = format!("h{}", n + 1).leak();
+        scene.let_it(next, Conduct::Leads);
+        scene.let_it(&format!("h{n}"), names(next));
+        scene.renew().await.unwrap();
+        assert!(scene.managers.state().links.len() <= 3);
     }
 }
 
