@@ -166,11 +166,7 @@ async fn serve_alone(config: &ManagerConfig, signals: &mut Signals) -> Result<Ex
 }
 
 /// R37: stops in order; a second signal ends that.
-async fn stop_at(
-    signal: Signal,
-    stopped: impl Future<Output = ()>,
-    signals: &mut Signals,
-) -> Result<Exit, Failure> {
+async fn stop_at(signal: Signal, stopped: impl Future<Output = ()>, signals: &mut Signals) -> Result<Exit, Failure> {
     tracing::info!(%signal, "stopping; a second signal stops at once");
     tokio::select! {
         () = stopped => Ok(Exit::Fine),
