@@ -20,6 +20,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// Builds `shard-manager` (which `cargo run --example` does not) and says where it is.
 fn binary() -> Result<PathBuf> {
+    eprintln!("  building the release binary of shard-manager, if it is not there yet …");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // With the example, so that nothing is built a second time with other features.
     let arguments = ["build", "--locked", "--release", "--example", "bench", "--bin", "shard-manager"];

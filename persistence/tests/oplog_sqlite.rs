@@ -308,6 +308,50 @@ async fn a_long_oplog_is_deleted_to_its_last_entry() {
     assert_eq!(store.claim(&agent("a"), SHARD, writer(5)).await.unwrap().next, EntryIndex(next));
 }
 
+/// F3: one transaction carries them all, and only who is fenced, at a wrong index or with a taken key is refused.
+#[tokio::test]
+async fn of_many_appends_in_one_transaction_each_is_judged_by_itself() {
+    let folder = TempDir::new().unwrap();
+    let store = SqliteOplogStore::open(folder.path()).await.unwrap();
+    let keyed = |key: &str| NewEntry { kind: EntryKind::Invocation, key: Some(key.into()), body: vec![2] };
+    for number in 0..90 {
+        let agent = agent(number);
+        assert!(store.claim(&agent, SHARD, writer(5)).await.is_ok());
+        let first = Append { entries: vec![keyed("k")], ..append(&agent, 1, 0) };
+        assert_eq!(store.append(first).await, Ok(EntryIndex(2)));
+        if number % 10 == 3 {
+            assert!(store.claim(&agent, SHARD, writer(6)).await.is_ok());
+        }
+    }
+    let before = store.commits();
+    let append = |number: u64| {
+        let entries = match number % 10 {
+            7 => vec![keyed("l"), keyed("k"), keyed("m")],
+            8 => vec![keyed("l"), keyed("m"), keyed("n")],
+            _ => vec![keyed("l")],
+        };
+        let expected = EntryIndex(if number % 10 == 5 { 3 } else { 2 });
+        store.append(Append { agent: agent(number), writer: writer(5), expected, entries })
+    };
+    let outcomes = futures::future::join_all((0..90).map(append)).await;
+    assert!(store.commits() - before <= 2, "they were grouped");
+    for (number, outcome) in (0_u64..).zip(outcomes) {
+        let owner = writer(if number % 10 == 3 { 6 } else { 5 });
+        let expected = match number % 10 {
+            3 => Err(Error::Fenced { recorded: Some(owner), offered: writer(5) }),
+            5 => Err(Error::IndexConflict { expected: EntryIndex(3), found: EntryIndex(2) }),
+            7 => Err(Error::Invalid("idempotency key \"k\" is in the oplog already".into())),
+            8 => Ok(EntryIndex(5)),
+            _ => Ok(EntryIndex(3)),
+        };
+        assert_eq!(outcome, expected, "agent {number}");
+        let entries = store.read(&agent(number), owner, EntryIndex(1), 10).await.unwrap();
+        let indexes: Vec<u64> = entries.iter().map(|entry| entry.index.0).collect();
+        let end = outcome.map_or(2, |next| next.0);
+        assert_eq!(indexes, (1..end).collect::<Vec<_>>(), "agent {number}: nothing stays of what was refused");
+    }
+}
+
 /// Group commit, counted and not timed.
 #[tokio::test]
 async fn appends_of_many_agents_share_commits() {
