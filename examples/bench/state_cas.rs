@@ -3,9 +3,9 @@
 //! of a blob guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front. It cannot group: each write is conditional
 //! on the one before.
 //!
-//! Two forms of the blob. [`Form::Json`] is how such managers store their state: a document under one key, which an operator can read and the next
-//! version can extend; it has the columns of our own rows, no more. [`Form::Packed`] has the same facts with nothing between
-//! them, in a third of the bytes: the best that the design can be.
+//! Two forms of the blob. [`Form::Json`] is a document with the columns of our own rows, as our own store on etcd keeps its values: an operator can
+//! read it and the next version can extend it. [`Form::Packed`] has the same facts with nothing between them, in a third of the
+//! bytes: the best that the design can be.
 
 use crate::cluster::Member;
 use crate::figure::Result;
