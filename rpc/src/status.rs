@@ -95,7 +95,7 @@ fn plain(code: Code, reason: &str, why: &str, after: Option<Duration>) -> Status
 /// What a status means to the caller who got it. `sent` says whether any byte of the request can have left this process.
 ///
 /// A status without our details is never a refusal: a proxy, a peer's runtime or a broken connection made it, and none
-/// of them knows what was done. The one exception is UNIMPLEMENTED, which says that there was nobody to do it.
+/// of them knows what was done.
 #[must_use]
 pub fn call_error(status: &Status, sent: bool) -> CallError {
     if let Some(info) = status.get_details_error_info().filter(|info| info.domain == DOMAIN) {
@@ -112,9 +112,11 @@ pub fn call_error(status: &Status, sent: bool) -> CallError {
     if !sent {
         return CallError::Unreachable(chain(status));
     }
+    // A proxy's answer in HTTP becomes this code, too, so it is no refusal: asked elsewhere or later, the call may be known.
     if status.code() == Code::Unimplemented {
-        let what = details::cut(status.message(), MAX_TEXT).to_owned();
-        return CallError::Refused(Refusal::UnknownMethod { what });
+        let what =
+            "the other end does not know this call: a proxy, another service's port, or another version of Leasehold";
+        return CallError::Unknown(format!("{what} ({})", chain(status)));
     }
     CallError::Unknown(chain(status))
 }

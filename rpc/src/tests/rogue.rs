@@ -63,12 +63,13 @@ async fn a_status_without_our_details_leaves_the_outcome_unknown_whatever_its_co
     }
 }
 
+/// A proxy's 404 looks the same: taken for a refusal, it ended an executor for good.
 #[tokio::test]
-async fn a_call_of_a_service_that_the_peer_does_not_have_is_refused() {
+async fn a_call_that_the_peer_does_not_know_is_no_refusal_and_says_who_the_peer_may_be() {
     let client = ManagerClient::new(Dialer::tcp().dial(&rogue(|| Err(Status::internal("unused"))).await));
     let error = client.status().await.unwrap_err();
-    let CallError::Refused(refusal) = &error else { panic!("{error:?}") };
-    assert_eq!(refusal.reason(), "UNKNOWN_METHOD");
+    let CallError::Unknown(why) = &error else { panic!("{error:?}") };
+    assert!(why.contains("another service's port"), "{why}");
 }
 
 /// Answers every call with a status whose details are no base64, in the headers or in the trailers.
