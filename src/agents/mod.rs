@@ -34,6 +34,10 @@ pub fn shipped() -> Vec<Arc<dyn AgentType>> {
 fn read<T: DeserializeOwned>(payload: &Value) -> Result<T, Decision> {
     let empty = Value::Object(serde_json::Map::new());
     let payload = if payload.is_null() { &empty } else { payload };
+    if !payload.is_object() {
+        // Deserializing would take the items of an array for the fields, in their order.
+        return Err(Decision::Reject("payload: expected an object, such as {}".to_owned()));
+    }
     T::deserialize(payload).map_err(|error| Decision::Reject(format!("payload: {error}")))
 }
 
@@ -136,6 +140,23 @@ mod tests {
                 other @ (Decision::Answer(_) | Decision::Append { .. } | Decision::UnknownMethod) => {
                     panic!("{kind}: {other:?}")
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn only_an_object_is_taken_for_the_arguments_of_any_method() {
+        let methods = [("counter", "increment"), ("counter", "get"), ("tally", "add"), ("kv", "get"), ("kv", "put")];
+        for (name, method) in methods {
+            let kind = shipped().into_iter().find(|kind| kind.name() == name).unwrap();
+            for payload in
+                [serde_json::json!([1]), serde_json::json!(["a", 1]), serde_json::json!(1), serde_json::json!("a")]
+            {
+                let decision = kind.start("x").decide(method, &payload);
+                assert!(
+                    matches!(&decision, Decision::Reject(why) if why.contains("object")),
+                    "{name} {method} {payload}"
+                );
             }
         }
     }
