@@ -64,7 +64,7 @@ fn systemd_accepts_the_units() {
 fn services() -> BTreeMap<String, BTreeMap<String, String>> {
     let resolved = output(Command::new("docker-compose").arg("-f").arg(deploy("compose/compose.yaml")).arg("config"));
     assert!(resolved.status.success(), "{}", said(&resolved));
-    let text = String::from_utf8(resolved.stdout).unwrap();
+    let text = format!("\n{}", String::from_utf8(resolved.stdout).unwrap());
     let (_, listed) = text.split_once("\nservices:\n").unwrap();
     let mut services: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     let mut service = String::new();

@@ -1,7 +1,7 @@
 //! The cluster store on etcd, for managers of which one is elected to lead.
 //!
 //! Every transaction holds only while the leader's key is the one that this leader's election created and the head was last
-//! changed by this store. A change too large for one transaction is stored in parts ([`plan`]); a write whose outcome is in doubt
+//! changed by this store. A change too large for one transaction is stored in parts (`plan`); a write whose outcome is in doubt
 //! stays with the store as *pending*, and nothing else is done before it is settled: its remaining parts are stored if its
 //! first one is, and otherwise it is fenced off by a new head, so that a request that still waits somewhere can never land.
 
