@@ -106,6 +106,11 @@ impl Leadership {
                 show_duration(bridged),
             ));
         }
+        if read.etcd.identity.is_some() && read.etcd.ca_file.is_none() {
+            let why =
+                "unset, but store.cert_file is set: a certificate is shown to nobody without https, which needs it";
+            reader.contradiction(&keys::STORE_CA_FILE, why.to_owned());
+        }
         Some(read)
     }
 

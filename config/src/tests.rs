@@ -497,8 +497,10 @@ fn half_of_a_pair_of_credentials_is_refused_by_the_name_of_the_other_half() {
             let refused = etcd(&[(set, "x")]).unwrap_err().to_string();
             assert!(refused.contains(&format!("{missing}: unset, but {set} is set")), "{refused}");
         }
-        etcd(&[(one, "x"), (other, "x")]).unwrap();
+        etcd(&[(one, "x"), (other, "x"), ("store.ca_file", "x")]).unwrap();
     }
+    let refused = etcd(&[("store.cert_file", "x"), ("store.key_file", "x")]).unwrap_err().to_string();
+    assert!(refused.contains("store.ca_file: unset, but store.cert_file is set"), "{refused}");
 }
 
 #[test]
