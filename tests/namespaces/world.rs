@@ -253,13 +253,12 @@ impl World {
         leader.unwrap()
     }
 
-    /// The value of a metric of a manager; the sum over its labels.
-    pub fn metric(&self, manager: usize, name: &str) -> f64 {
+    /// The value of a metric of a manager, named with its labels; 0 before it first counted.
+    pub fn metric_of(&self, manager: usize, name: &str) -> f64 {
         let url = format!("http://{}/metrics", at(self.manager_host(manager), 7471));
         let (_, text) = self.get(&url).unwrap_or_default();
-        let lines =
-            text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or(0.0)
     }
 
     /// What a command prints, run beside the gateway.
@@ -361,7 +360,7 @@ impl World {
 
     /// How many executors any manager has reaped.
     pub fn reaped(&self) -> f64 {
-        (0..MANAGERS).map(|manager| self.metric(manager, "leasehold_reaped_leases_total")).sum()
+        (0..MANAGERS).map(|manager| self.metric_of(manager, "leasehold_reaped_leases_total")).sum()
     }
 
     /// The folder that everything is in.

@@ -1,6 +1,6 @@
 //! The election on etcd: a place in the queue is a key under the lease of its candidacy, and the queue's order is that of the
-//! keys' creation revisions. These are the keys of etcd's own election service, kept by plain calls, each bounded and each
-//! repeatable: a campaign of that service that timed out at its client would stay queued unseen.
+//! keys' creation revisions, as in etcd's own election service. They are kept by plain calls, each bounded and each repeatable: a campaign
+//! of that service that timed out at its client would stay queued unseen.
 //!
 //! A place is `/leasehold/CLUSTER/election/LEASE` (the lease's id, 16 hexadecimal digits) with `{"address":"HOST:PORT"}`.
 
