@@ -9,10 +9,11 @@ use std::time::Duration;
 /// Where the queue of managers stands in etcd.
 const ELECTION: &str = "/leasehold/leasehold/election/";
 
-/// Case 23: etcd's leader dies; two seconds without one. The same manager leads, and nothing moves.
+/// Case 23: etcd's leader dies; two seconds without one. The same manager leads, and nothing moves. With the ttl that is the default:
+/// a vote that is split costs etcd another two seconds, which is as long as a shorter one leaves for all its keepalives.
 #[test]
 fn case_23_the_death_of_etcds_leader_is_a_hiccup_and_not_a_loss() {
-    let mut world = World::start(Plan::default());
+    let mut world = World::start(Plan { leader_ttl: Duration::from_secs(10), ..Plan::default() });
     let before = world.owners();
     world.start_load();
     let leader = world.leader_but(None);
@@ -22,7 +23,7 @@ fn case_23_the_death_of_etcds_leader_is_a_hiccup_and_not_a_loss() {
         world.start_etcd(member);
         world.wait_for_etcd();
     }
-    assert!(world.leads(leader));
+    assert_eq!(world.leader_but(None), leader);
     world.served(2);
     assert_eq!(world.owners(), before);
     assert!(world.stop_load() < SLACK, "callers noticed");

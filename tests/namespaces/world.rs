@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Longer than anything here should take on a busy machine of two cores.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// `leadership.leader_lease_ttl`.
+/// `leadership.leader_lease_ttl`, unless a test has its own.
 pub const LEADER_TTL: Duration = Duration::from_secs(3);
 /// What L1 gives to noticing, planning, committing, recovering and routing, and once more for a busy machine.
 pub const SLACK: Duration = Duration::from_secs(2);
@@ -26,13 +26,15 @@ pub struct Plan {
     pub executors: usize,
     /// `lease.profile`.
     pub profile: &'static str,
+    /// `leadership.leader_lease_ttl`.
+    pub leader_ttl: Duration,
     /// Further arguments of every etcd member.
     pub etcd: &'static [&'static str],
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { executors: 2, profile: "lan", etcd: &[] }
+        Self { executors: 2, profile: "lan", leader_ttl: LEADER_TTL, etcd: &[] }
     }
 }
 
@@ -162,7 +164,7 @@ impl World {
             format!("store.url=etcd:{}", endpoints.join(",")),
             format!("listen.grpc={}", at(host, 7470)),
             format!("listen.http={}", at(host, 7471)),
-            format!("leadership.leader_lease_ttl={}s", LEADER_TTL.as_secs()),
+            format!("leadership.leader_lease_ttl={}s", self.plan.leader_ttl.as_secs()),
             "store.request_timeout=1s".to_owned(),
             "leadership.standby_grpc=redirect".to_owned(),
             "store.compaction_retention_revisions=0".to_owned(),
