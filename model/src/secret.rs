@@ -5,13 +5,11 @@
 pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (before, parameters) = rest.split_once('?').map_or((rest, None), |(before, after)| (before, Some(after)));
-    let end = before.find('/').unwrap_or(before.len());
     // A password may hold an '@' that was not escaped, and a '/' too: what is not surely the host is not shown.
-    let at = before.rfind('@');
-    let shown = match at.map(|at| (&before[..at], &before[at..])) {
+    let shown = match before.rfind('@').map(|at| before.split_at(at)) {
         Some((user, place)) => match user.split_once(':') {
             Some((name, _)) => format!("{name}:***{place}"),
-            None if at < Some(end) => before.to_owned(),
+            None if !user.contains('/') => before.to_owned(),
             None => format!("***{place}"),
         },
         None => before.to_owned(),
@@ -35,6 +33,7 @@ mod tests {
         for (url, shown) in [
             ("postgres://me:secret@db:5432/x", "postgres://me:***@db:5432/x"),
             ("postgres://me:se@cr/et@db/x", "postgres://me:***@db/x"),
+            ("postgres://se/cret@db/x", "postgres://***@db/x"),
             ("postgres://me@db/x?sslmode=require&password=secret", "postgres://me@db/x?sslmode=require&password=***"),
             ("postgres:///x?host=/run/pg&user=me", "postgres:///x?host=/run/pg&user=me"),
             ("postgres://me@db/x", "postgres://me@db/x"),

@@ -158,6 +158,40 @@ fn a_candidate_makes_sure_of_its_place_with_every_keepalive() {
     assert_eq!(bench.step(3_500, Event::KeptAlive(ME, Ok(Kept::Held(ttl(TTL_MS))))), [Effect::Enlist(ME)]);
 }
 
+/// Case 21: two calls for one place would race each other.
+#[test]
+fn a_place_that_is_being_asked_for_is_not_asked_for_twice() {
+    let mut bench = Bench::new();
+    bench.step(0, Event::Timer);
+    bench.step(100, Event::Joined(Ok((ME, ttl(TTL_MS)))));
+    assert_eq!(bench.step(3_400, Event::Timer), [Effect::KeepAlive(ME)]);
+    assert_eq!(bench.step(3_500, Event::KeptAlive(ME, Ok(Kept::Held(ttl(TTL_MS))))), []);
+}
+
+/// Case 21: late answers to calls of a candidacy that is over say nothing of the one that followed it.
+#[test]
+fn what_is_heard_of_a_former_candidacy_changes_nothing() {
+    let mut bench = Bench::candidate(TTL_MS);
+    let second = CandidacyId(2);
+    bench.step(25_000, Event::Timer);
+    bench.step(25_010, Event::Left(ME, Ok(())));
+    bench.step(25_060, Event::Timer);
+    assert_eq!(bench.step(25_100, Event::Joined(Ok((second, ttl(TTL_MS))))), [Effect::Enlist(second)]);
+    assert_eq!(bench.step(25_200, Event::Enlisted(ME, Ok(Kept::Gone))), []);
+    assert_eq!(bench.step(29_000, Event::Timer), [Effect::KeepAlive(second)]);
+    assert_eq!(bench.step(29_010, Event::KeptAlive(ME, Ok(Kept::Gone))), []);
+    let led = bench.step(29_020, Event::Observed(Ok(Some(place(2)))));
+    assert!(matches!(led[..], [Effect::Lead(..), Effect::Observe(_)]), "{led:?}");
+}
+
+/// As operators read them in logs, metrics and etcd's own tools.
+#[test]
+fn calls_and_candidacies_are_named_as_etcd_names_them() {
+    assert_eq!(CandidacyId(0x1d_2f).to_string(), "1d2f");
+    let calls = [Call::Join, Call::Enlist, Call::KeepAlive, Call::Observe, Call::Leave].map(Call::as_str);
+    assert_eq!(calls, ["join", "enlist", "keep_alive", "observe", "leave"]);
+}
+
 /// Case 41: a place that cannot be left is asked to be left until it must be gone by itself, then a new one is taken.
 #[test]
 fn a_place_that_cannot_be_left_holds_nobody_up_for_longer_than_a_ttl() {
