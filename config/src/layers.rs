@@ -159,7 +159,7 @@ impl Layers {
     fn unknown(&mut self, key: &str, found_in: Source) {
         let hint = match owner_of(key) {
             Some(owner) => format!("it is a setting of {owner}, not of {}", self.binary),
-            None => format!("did you mean {}?", nearest(key, self.keys)),
+            None => hint(key, self.binary, self.keys),
         };
         self.problems.push(Problem::UnknownKey { key: key.to_owned(), found_in, hint });
     }
@@ -174,20 +174,40 @@ fn owner_of(key: &str) -> Option<&'static str> {
     BINARIES.iter().find(|(_, keys)| keys.iter().any(|known| known.path == key)).map(|(binary, _)| *binary)
 }
 
-/// The known key that is nearest by edits, of the whole, of its last part or of its section. Long keys are compared by
-/// their beginning.
-fn nearest(key: &str, keys: &[&'static Key]) -> &'static str {
+/// How alike two names must be for one to be offered for the other, from 0 to 1: a guess that is far off misleads.
+const ALIKE: f64 = 0.6;
+/// The same for the last part alone, whatever the section.
+const ALIKE_IN_PART: f64 = 0.75;
+
+/// What somebody who wrote `key` may have meant: a key that is nearly the same, the keys of a section that is, or where to
+/// read all of them.
+fn hint(key: &str, binary: &str, keys: &[&'static Key]) -> String {
+    // Long keys are compared by their beginning.
     let key: String = key.chars().take(64).collect();
     let first = key.split('.').next().unwrap_or_default();
     let last = key.rsplit('.').next().unwrap_or_default();
-    let score = |known: &Key| {
-        let whole = strsim::normalized_damerau_levenshtein(&key, known.path);
-        let part = strsim::normalized_damerau_levenshtein(last, known.name());
-        let section = strsim::normalized_damerau_levenshtein(first, known.section());
-        whole.max(part * 0.95).max(section * 0.6)
+    let alike = strsim::normalized_damerau_levenshtein;
+    if let Some(known) = nearest(keys, ALIKE, |known| alike(&key, known.path))
+        .or_else(|| nearest(keys, ALIKE_IN_PART, |known| alike(last, known.name())))
+    {
+        return format!("did you mean {}?", known.path);
+    }
+    if let Some(known) = nearest(keys, ALIKE, |known| alike(first, known.section())) {
+        let section = known.section();
+        let of: Vec<_> = keys.iter().filter(|key| key.section() == section).map(|key| key.path).collect();
+        return format!("section {section} has {}", of.join(", "));
+    }
+    let command = match binary.split_once(' ') {
+        Some((binary, part)) => format!("{binary} config --{part} default"),
+        None => format!("{binary} config default"),
     };
-    let best = keys.iter().rev().max_by(|a, b| score(a).total_cmp(&score(b)));
-    best.map_or("", |key| key.path)
+    format!("nothing is called like that; {command} shows every key")
+}
+
+/// The first of the keys with the greatest score, if that is `least` or more.
+fn nearest(keys: &[&'static Key], least: f64, score: impl Fn(&Key) -> f64) -> Option<&'static Key> {
+    let scored = keys.iter().rev().map(|key| (*key, score(key))).filter(|(_, score)| *score >= least);
+    scored.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(key, _)| key)
 }
 
 /// # Errors

@@ -102,7 +102,8 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_known_one() {
     let text = "[lease]\nduraton = \"60s\"\n[leese]\n[store.url]\npath = 1\n";
     let refused = from_text::<ManagerConfig>(text).unwrap_err().to_string();
     let lines: Vec<_> = refused.lines().collect();
-    assert_eq!(lines[0], "leese: unknown key (file.toml:3); did you mean lease.profile?");
+    let of_lease = "section lease has lease.profile, lease.duration";
+    assert!(lines[0].starts_with(&format!("leese: unknown key (file.toml:3); {of_lease}")), "{}", lines[0]);
     assert_eq!(lines[1], "lease.duraton: unknown key (file.toml:2); did you mean lease.duration?");
     assert_eq!(lines[2], "store.url.path: unknown key (file.toml:5); did you mean store.url?");
     let refused = refusal::<ExecutorConfig>(&env(&[("LEASEHOLD__EXECUTOR__HANDOF_GRACE", "1s")]));
@@ -112,6 +113,16 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_known_one() {
     );
     let refused = refusal::<ExecutorConfig>(&flags(&["weight=5"]));
     assert_eq!(refused, "weight: unknown key (flag); did you mean executor.weight?");
+}
+
+#[test]
+fn nothing_is_suggested_for_a_key_that_is_like_no_known_one() {
+    let said = "foo.bar: unknown key (flag); nothing is called like that; shard-manager config default shows every key";
+    assert_eq!(refusal::<ManagerConfig>(&flags(&["foo.bar=1"])), said);
+    let gateway = refusal::<GatewayConfig>(&flags(&["foo.bar=1"]));
+    assert!(gateway.ends_with("shard-executor config --route default shows every key"), "{gateway}");
+    let known_section = refusal::<ManagerConfig>(&flags(&["log.colour=never"]));
+    assert_eq!(known_section, "log.colour: unknown key (flag); section log has log.format, log.level");
 }
 
 #[test]
