@@ -7,15 +7,16 @@
 mod writes;
 
 use leasehold_harness::{Postgres, Process, free_port, wait_until};
+use leasehold_model::command::Command;
 use leasehold_model::state::ClusterState;
-use leasehold_model::{ClusterName, Revision};
+use leasehold_model::{ClusterName, Revision, ShardEpoch, ShardId};
 use leasehold_persistence::ClusterStore;
 use leasehold_persistence::cluster::postgres::Options;
-use leasehold_persistence::cluster::{Error, PostgresClusterStore};
+use leasehold_persistence::cluster::{Error, PostgresClusterStore, Write};
 use std::fs;
 use std::io::{Read, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Command as Program, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -194,7 +195,7 @@ async fn with_all_connections_taken_a_manager_leads_on_and_writes_when_there_is_
     terminate_writer(&server);
     let fill: Vec<_> = (0..2).map(|_| server.session("SELECT 1")).collect();
     let full = |server: &Postgres| {
-        let mut probe = Command::new("/usr/lib/postgresql/15/bin/psql");
+        let mut probe = Program::new("/usr/lib/postgresql/15/bin/psql");
         let probe = probe.args(["-X", "-c", "SELECT 1", &server.url()]).stdout(Stdio::null()).stderr(Stdio::null());
         !probe.status().unwrap().success()
     };
@@ -292,6 +293,81 @@ async fn a_full_disk_refuses_the_whole_write_and_takes_it_when_there_is_room() {
     server.sql("DROP TRIGGER full_disk ON leasehold.shards");
     store.commit(&write).await.unwrap();
     assert_eq!(load(&store).await, after);
+}
+
+/// As many rows as need room of their own.
+fn raise_all(state: &ClusterState) -> (Write, ClusterState) {
+    let above = ShardEpoch::new(state.revision.next().0).unwrap();
+    let commands: Vec<_> = (0..SHARDS).map(|shard| Command::RaiseEpoch { shard: ShardId(shard), above }).collect();
+    writes::draft(state, u128::from(above.get()), &commands)
+}
+
+/// Case 26, on a disk that really is: a table cannot grow, the log still can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_finds_no_room_on_the_servers_disk_is_refused_whole_and_taken_when_there_is_room() {
+    let server = Postgres::start_on_disk(160, &[("autovacuum", "off")]);
+    let (store, mut state) = filled(&server).await;
+    server.fill_disk();
+    let mut refused = None;
+    for _ in 0..20 {
+        let (write, after) = raise_all(&state);
+        match store.commit(&write).await {
+            // It found room in pages that the tables had.
+            Ok(()) => state = after,
+            Err(error) => {
+                refused = Some((error, write, after));
+                break;
+            }
+        }
+    }
+    let (error, write, after) = refused.expect("the disk is full");
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    says(&error, &["No space left on device", "53100"]);
+    assert_eq!(store.outcome(write.tag).await, Ok(false));
+    assert_eq!(load(&store).await, state, "nothing of it was written");
+    assert_eq!(store.confirm_leadership().await, Ok(()));
+    server.clear_disk();
+    store.commit(&write).await.unwrap();
+    assert_eq!(load(&store).await, after);
+}
+
+/// Case 26, when the log cannot grow either: the server gives up. The ownership ends with it, and whoever opens the store once there is room
+/// finds what was acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_gives_up_for_want_of_room_ends_the_ownership_and_loses_nothing() {
+    // One segment of the log is on the disk; the next one finds no room.
+    let mut server = Postgres::start_on_disk(160, &[("autovacuum", "off"), ("restart_after_crash", "off")]);
+    let (store, mut state) = filled(&server).await;
+    let segments = "SELECT count(*) FROM pg_ls_waldir()";
+    assert_eq!(server.sql(segments), "1");
+    // Room for the tables, none for a segment of 16 MiB.
+    server.fill_disk_but(8);
+    let mut doubtful = None;
+    for _ in 0..400 {
+        let (write, after) = raise_all(&state);
+        match store.commit(&write).await {
+            Ok(()) => state = after,
+            Err(error) => {
+                doubtful = Some((error, after));
+                break;
+            }
+        }
+    }
+    let (error, after) = doubtful.expect("the log is full");
+    assert!(matches!(error, Error::Unknown(_) | Error::Unavailable(_)), "{error}");
+    let until = std::time::Instant::now() + PATIENCE;
+    let ended = loop {
+        match store.confirm_leadership().await {
+            Err(ended @ Error::NotOwner(_)) => break ended,
+            _ => assert!(std::time::Instant::now() < until, "the server lives"),
+        }
+    };
+    says(&ended, &["the session that held the lock has ended"]);
+    assert!(matches!(open(&server).await, Err(Error::Unavailable(_))));
+    server.clear_disk();
+    server.start_after_its_end();
+    let stored = load(&open(&server).await.unwrap()).await;
+    assert!(stored == state || stored == after, "the acknowledged ones, and perhaps the last one");
 }
 
 /// Case 28: callers give up after a millisecond while the store takes longer.
@@ -554,10 +630,10 @@ impl Pooler {
             server.port()
         );
         fs::write(&config, text).unwrap();
-        let mut command = Command::new("/usr/sbin/pgbouncer");
+        let mut command = Program::new("/usr/sbin/pgbouncer");
         if is_root() {
             // It refuses root, as PostgreSQL does. `setpriv` becomes the program, so that killing it kills the right one.
-            command = Command::new("setpriv");
+            command = Program::new("setpriv");
             command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "/usr/sbin/pgbouncer"]);
         }
         command.arg("-q").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());

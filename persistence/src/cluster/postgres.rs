@@ -3,9 +3,11 @@
 //! Ownership is a session advisory lock on a connection of its own (see `lock`), and a token in the cluster's row that
 //! every write compares (see `writer`): docs/decisions/0007. What is acknowledged is on the server's disk.
 
-mod error;
+pub(crate) mod address;
+pub(crate) mod error;
 mod lock;
-mod pooler;
+mod passfile;
+pub(crate) mod pooler;
 mod rows;
 mod server;
 mod writer;
@@ -64,12 +66,12 @@ pub struct PostgresClusterStore {
 }
 
 impl PostgresClusterStore {
-    /// Opens the store of `cluster` at `url` (`postgres://USER@HOST:PORT/DATABASE?sslmode=…`; the password also from PGPASSWORD
-    /// or a passfile), makes its tables if there are none, and takes ownership of it. Works inside a tokio runtime.
+    /// Opens the store of `cluster` at `url` (`postgres://USER@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE`; the password
+    /// also from PGPASSWORD or a passfile), makes its tables if there are none, and takes ownership of it. Works inside a tokio runtime.
     ///
     /// # Errors
     /// [`Error::NotOwner`] when another process has it, naming whom; [`Error::Incompatible`] when the URL, the
-    /// credentials or the database are wrong, when a newer build wrote the tables, or when a pooler in transaction mode is
+    /// credentials, a certificate or the database are wrong, when a newer build wrote the tables, or when a pooler in transaction mode is
     /// between; [`Error::Corrupt`] when the tables are not as we made them; [`Error::Unavailable`] otherwise.
     pub async fn open(url: &str, cluster: &ClusterName) -> Result<Self, Error> {
         Self::open_with(url, cluster, Options::default()).await

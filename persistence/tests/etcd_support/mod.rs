@@ -10,8 +10,6 @@ use leasehold_persistence::cluster::{EtcdClusterStore, Write};
 use leasehold_persistence::etcd::{EtcdConnection, EtcdOptions, EtcdTls, LeaderKey, prefix};
 use std::fs;
 use std::ops::Range;
-use std::process::Command as Program;
-use tempfile::TempDir;
 
 pub fn cluster() -> ClusterName {
     ClusterName::new("test").unwrap()
@@ -118,36 +116,8 @@ async fn of_cluster(options: EtcdOptions, cluster: &ClusterName, key: String) ->
     Leading { connection, store, key, leader }
 }
 
-/// A certificate authority of its own, and one certificate for server and client.
-pub struct Certificates {
-    dir: TempDir,
-}
-
-impl Certificates {
-    pub fn make() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let openssl = |args: &str| {
-            let output = Program::new("openssl").args(args.split(' ')).current_dir(dir.path()).output().unwrap();
-            assert!(output.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&output.stderr));
-        };
-        let usage = "basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=IP:127.0.0.1\n";
-        fs::write(dir.path().join("ext"), usage).unwrap();
-        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca"));
-        openssl(&format!("req {key} -keyout key.pem -out request.pem -subj /CN=etcd"));
-        openssl(
-            "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem",
-        );
-        Self { dir }
-    }
-
-    pub fn files(&self) -> TlsFiles {
-        let at = |name| self.dir.path().join(name);
-        TlsFiles { ca: at("ca.pem"), cert: at("cert.pem"), key: at("key.pem") }
-    }
-
-    pub fn tls(&self) -> EtcdTls {
-        let read = |name| fs::read_to_string(self.dir.path().join(name)).unwrap();
-        EtcdTls { ca: read("ca.pem"), identity: Some((read("cert.pem"), read("key.pem"))) }
-    }
+/// The certificates of `files`, for a client.
+pub fn tls(files: &TlsFiles) -> EtcdTls {
+    let read = |path| fs::read_to_string(path).unwrap();
+    EtcdTls { ca: read(&files.ca), identity: Some((read(&files.cert), read(&files.key))) }
 }

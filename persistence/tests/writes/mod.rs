@@ -44,7 +44,8 @@ pub fn first_write() -> (Write, ClusterState) {
     draft(&ClusterState::empty(cluster(), count(SHARDS)), 1, &commands)
 }
 
-fn draft(state: &ClusterState, tag: u128, commands: &[Command]) -> (Write, ClusterState) {
+/// The write of `commands`, none of which may be refused, and the state after it.
+pub fn draft(state: &ClusterState, tag: u128, commands: &[Command]) -> (Write, ClusterState) {
     let mut draft = Draft::on(state);
     for command in commands {
         let _ = draft.apply(command).unwrap();

@@ -1,11 +1,13 @@
 //! Throw-away servers for tests and benchmarks: started from Debian's packages on free ports of the loopback, with
 //! temporary data, ended with the value that stands for them. An absent server is a failure, not a skip.
 
+mod certificates;
 mod etcd;
 pub mod netns;
 mod postgres;
 mod process;
 
+pub use certificates::Certificates;
 pub use etcd::{Etcd, EtcdCluster, EtcdConfig, TlsFiles};
 pub use postgres::Postgres;
 pub use process::{Process, free_port, wait_until};

@@ -1,8 +1,10 @@
 //! A PostgreSQL server of a test's own.
 
+use crate::TlsFiles;
 use crate::process::{Process, free_port, wait_until};
 use rustix::process::{Signal, geteuid};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -24,6 +26,8 @@ pub struct Postgres {
     port: u16,
     settings: Vec<(String, String)>,
     server: Option<Process>,
+    /// Its data is on a small disk of its own.
+    mounted: bool,
 }
 
 /// A command that runs as somebody whom PostgreSQL accepts: it refuses root.
@@ -94,15 +98,99 @@ impl Postgres {
     /// When it cannot be started.
     #[must_use]
     pub fn start_with(settings: &[(&str, &str)]) -> Self {
-        let folder = own_folder();
-        let mut copy = unprivileged(Path::new("/bin/cp"));
-        copy.args(["-a", "--reflink=auto"]).arg(template().join("data")).arg(folder.path());
-        checked("cp", copy.output());
+        let mut server = Self::prepare(settings);
+        server.copy_template();
+        server.begin()
+    }
+
+    /// A server with its data on a disk of `mib` MiB, which [`Postgres::fill_disk`] fills. Mounting it takes root.
+    ///
+    /// # Panics
+    /// When the disk cannot be mounted, or the server be started.
+    #[must_use]
+    pub fn start_on_disk(mib: u32, settings: &[(&str, &str)]) -> Self {
+        let mut server = Self::prepare(settings);
+        fs::create_dir(server.data()).expect("a folder");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]).arg(server.data());
+        checked("mount (as root)", mount.output());
+        server.mounted = true;
+        server.copy_template();
+        server.begin()
+    }
+
+    /// A server that speaks TLS with these files, and admits whom `hba` admits: lines of `pg_hba.conf`. The role `leasehold` is needed over
+    /// TLS for what the test itself asks.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start_with_tls(tls: &TlsFiles, hba: &str) -> Self {
+        let files = [("ca.pem", &tls.ca), ("cert.pem", &tls.cert), ("key.pem", &tls.key)];
+        let settings =
+            [("ssl", "on"), ("ssl_ca_file", "ca.pem"), ("ssl_cert_file", "cert.pem"), ("ssl_key_file", "key.pem")];
+        let mut server = Self::prepare(&settings);
+        server.copy_template();
+        for (name, from) in files {
+            // Written over a file of the server's user, which stays its owner; nobody else may read the key.
+            let to = server.data().join(name);
+            checked("touch", unprivileged(Path::new("/usr/bin/touch")).arg(&to).output());
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).expect("permissions");
+            fs::write(&to, fs::read(from).expect("a certificate")).expect("a file");
+        }
+        fs::write(server.data().join("pg_hba.conf"), hba).expect("pg_hba.conf");
+        server.begin()
+    }
+
+    fn prepare(settings: &[(&str, &str)]) -> Self {
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let mut server = Self { folder, port: free_port(), settings, server: None };
-        server.start_again();
-        server.sql_in("postgres", &format!("CREATE DATABASE {DATABASE}"));
-        server
+        Self { folder: own_folder(), port: free_port(), settings, server: None, mounted: false }
+    }
+
+    fn copy_template(&mut self) {
+        let mut copy = Command::new("/bin/cp");
+        copy.args(["-a", "--reflink=auto"]).arg(template().join("data")).arg(self.folder.path());
+        checked("cp", copy.output());
+    }
+
+    fn begin(mut self) -> Self {
+        self.start_again();
+        self.sql_in("postgres", &format!("CREATE DATABASE {DATABASE}"));
+        self
+    }
+
+    /// Writes to the server's disk until nothing more fits.
+    ///
+    /// # Panics
+    /// When the disk is not one of [`Postgres::start_on_disk`].
+    pub fn fill_disk(&self) {
+        self.fill_disk_but(0);
+    }
+
+    /// As [`Postgres::fill_disk`], and leaves `mib` MiB.
+    ///
+    /// # Panics
+    /// As [`Postgres::fill_disk`].
+    pub fn fill_disk_but(&self, mib: u64) {
+        const MIB: usize = 1 << 20;
+        assert!(self.mounted, "the disk is everybody's");
+        let mut filling = fs::File::create(self.data().join("filling")).expect("a file on the small disk");
+        let mut block = vec![0; MIB];
+        while !block.is_empty() {
+            if filling.write_all(&block).is_err() {
+                block.truncate(block.len() / 2);
+            }
+        }
+        let length = filling.metadata().expect("a length").len();
+        filling.set_len(length.saturating_sub(mib * MIB as u64)).expect("room is given back");
+    }
+
+    /// Takes back what [`Postgres::fill_disk`] wrote.
+    ///
+    /// # Panics
+    /// When it had not.
+    pub fn clear_disk(&self) {
+        fs::remove_file(self.data().join("filling")).expect("a disk that was filled");
     }
 
     /// Starts it again after [`Postgres::stop`], on the same data and port.
@@ -148,6 +236,17 @@ impl Postgres {
         if let Some(mut server) = self.server.take() {
             wait_until("PostgreSQL has ended", PATIENCE, || server.ended().is_ok_and(|ended| ended.is_some()));
         }
+    }
+
+    /// Starts it again once it has ended by itself.
+    ///
+    /// # Panics
+    /// When it does not end, or cannot be started.
+    pub fn start_after_its_end(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            wait_until("PostgreSQL has ended", PATIENCE, || server.ended().is_ok_and(|ended| ended.is_some()));
+        }
+        self.start_again();
     }
 
     /// Ends it and starts it again.
@@ -267,6 +366,10 @@ impl Drop for Postgres {
         // A server that has ended has no pid file any more.
         if self.server.is_some() && self.data().join("postmaster.pid").exists() {
             self.stop();
+        }
+        if self.mounted {
+            // Lazily: a process of the server may be a moment late.
+            drop(Command::new("umount").arg("--lazy").arg(self.data()).status());
         }
     }
 }

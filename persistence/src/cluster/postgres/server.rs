@@ -1,13 +1,14 @@
 //! The server: how it is reached, and what every session is set to.
 
 use super::Options;
-use super::error::{Failed, of_statement, unwritten};
+use super::address::Address;
+use super::error::{Failed, code, of_statement, unwritten};
 use crate::cluster::{Error, schema};
 use leasehold_model::ClusterName;
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Row, query, raw_sql};
-use std::str::FromStr;
+use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -19,6 +20,9 @@ const MAX_NAME: usize = 63;
 /// Where the store is, for one cluster.
 pub(super) struct Server {
     connect: PgConnectOptions,
+    /// What was asked for of TLS, and whether a password was found: said when the server refuses.
+    tls: String,
+    has_password: bool,
     pub cluster: ClusterName,
     pub options: Options,
     /// Names the store in errors; without a password.
@@ -27,11 +31,9 @@ pub(super) struct Server {
 
 impl Server {
     /// # Errors
-    /// [`Error::Incompatible`] when `url` is none.
+    /// [`Error::Incompatible`] when `url` is none, or names a file that cannot be used.
     pub fn new(url: &str, cluster: &ClusterName, options: Options) -> Result<Self, Error> {
-        let connect = PgConnectOptions::from_str(url);
-        let connect =
-            connect.map_err(|error| Error::Incompatible(format!("no URL of a PostgreSQL server: {error}")))?;
+        let Address { connect, has_password, tls } = Address::parse(url)?;
         let mut name = match &options.address {
             Some(address) => format!("leasehold-manager {address}"),
             None => "leasehold-manager".to_owned(),
@@ -42,7 +44,7 @@ impl Server {
         let place = format!("PostgreSQL {host}:{}/{database}, cluster {cluster}", connect.get_port());
         // Poolers in session mode take no other parameters at the start of a session than the common ones.
         let connect = connect.application_name(&name).extra_float_digits(None).disable_statement_logging();
-        Ok(Self { connect, cluster: cluster.clone(), options, place })
+        Ok(Self { connect, tls, has_password, cluster: cluster.clone(), options, place })
     }
 
     /// A new connection, as the server makes it.
@@ -54,20 +56,27 @@ impl Server {
         }
     }
 
-    /// What a connection that could not be made means to a manager that starts: wrong credentials will not get right by waiting.
+    /// What a connection that could not be made means to a manager that starts: wrong credentials or certificates will not get right
+    /// by waiting.
     pub fn refused(&self, failed: &Failed) -> Error {
-        const WRONG: [&str; 4] = ["28000", "28P01", "3D000", "42501"];
-        let wrong = match failed {
-            Failed::Sql(sqlx::Error::Configuration(_) | sqlx::Error::Tls(_)) => true,
-            Failed::Sql(error) => {
-                error.as_database_error().and_then(|it| it.code()).is_some_and(|it| WRONG.contains(&&*it))
+        let hint = match (failed, code(failed)) {
+            (Failed::Sql(sqlx::Error::Configuration(_) | sqlx::Error::Tls(_)), _) => format!(" ({})", self.tls),
+            // What the TLS library says of the other side; nothing else in making a connection reports this kind.
+            (Failed::Sql(sqlx::Error::Io(why)), _) if why.kind() == ErrorKind::InvalidData => format!(" ({})", self.tls),
+            (_, Some("28P01")) if !self.has_password => {
+                "; no password was found: set PGPASSWORD, or name a passfile in PGPASSFILE or by passfile=FILE in the URL".into()
             }
-            Failed::Silent(_) => false,
+            // No line of pg_hba.conf fits: whether it asks for TLS is not said.
+            (_, Some("28000")) if matches!(self.connect.get_ssl_mode(), PgSslMode::Disable) => {
+                format!(
+                    " ({}: if the server takes only connections over TLS, ask for them with sslmode=verify-full and sslrootcert=FILE)",
+                    self.tls
+                )
+            }
+            (_, Some("28000" | "28P01" | "3D000" | "42501")) => String::new(),
+            _ => return unwritten(&self.place, failed),
         };
-        if wrong {
-            return Error::Incompatible(format!("{}: {failed}", self.place));
-        }
-        unwritten(&self.place, failed)
+        Error::Incompatible(format!("{}: {failed}{hint}", self.place))
     }
 
     /// Sets a session up: bounds on everything, durability, and the server's own look-out for a dead peer, so that the lock of a
