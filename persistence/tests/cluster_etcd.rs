@@ -7,7 +7,7 @@
 mod etcd_support;
 
 use etcd_support::{Leading, assignment, cluster, count, draft, executor, id, lead, lead_on, options, register};
-use leasehold_harness::{Etcd, EtcdCluster, EtcdConfig};
+use leasehold_harness::{Certificates, Etcd, EtcdCluster, EtcdConfig};
 use leasehold_model::command::Command;
 use leasehold_model::plan::Plan;
 use leasehold_model::state::{ClusterState, ShardState};
@@ -209,6 +209,51 @@ async fn bare_loop(etcd: &Etcd, sent: EtcdTraffic) -> Duration {
     began.elapsed()
 }
 
+/// Case 25: an etcd whose flags are set below its defaults is written in smaller parts, and what cannot be split names the flag. The first
+/// write is refused at its first part; the second at its last, which has the most operations.
+#[tokio::test]
+async fn an_etcd_that_takes_smaller_transactions_is_written_in_smaller_parts() {
+    let flags = ["--max-txn-ops=64", "--max-request-bytes=524288"];
+    let etcd = Etcd::start_with(&EtcdConfig::default().with_args(flags));
+    let leading = lead(&etcd).await;
+    let empty = leading.store.load(&cluster(), count(ShardCount::MAX)).await.unwrap();
+    let mut commands: Vec<_> = (0..300).map(register).collect();
+    commands.push(assignment(ShardCount::MAX, 0..200));
+    let (write, state) = draft(&empty, 1, &commands);
+    leading.store.commit(&write).await.unwrap();
+    assert_eq!(leading.store.load(&cluster(), count(ShardCount::MAX)).await.unwrap(), state);
+
+    // A fresh leadership knows nothing of the limits.
+    let leading = lead(&etcd).await;
+    let state = leading.store.load(&cluster(), count(ShardCount::MAX)).await.unwrap();
+    let freed = (0..ShardCount::MAX).filter(|shard| shard % 200 >= 100);
+    let grants = freed.map(|shard| (ShardId(shard), id(200 + u128::from(shard) % 100))).collect();
+    let reaped = Command::Reap((100..200).map(id).collect());
+    let (write, after) = draft(&state, 2, &[reaped, Command::Plan(Plan { grants, ..Plan::default() })]);
+    leading.store.commit(&write).await.unwrap();
+    assert_eq!(leading.store.outcome(2).await, Ok(true));
+    assert_eq!(leading.store.load(&cluster(), count(ShardCount::MAX)).await.unwrap(), after);
+    let before = leading.store.traffic().transactions;
+    let (write, after) = draft(&after, 3, &(300..400).map(register).collect::<Vec<_>>());
+    leading.store.commit(&write).await.unwrap();
+    assert_eq!(leading.store.traffic().transactions - before, 2, "what was learnt is kept");
+    assert_eq!(leading.store.load(&cluster(), count(ShardCount::MAX)).await.unwrap(), after);
+}
+
+#[tokio::test]
+async fn an_etcd_that_does_not_even_take_one_key_is_refused_with_the_flag_that_is_to_be_raised() {
+    let etcd = Etcd::start_with(&EtcdConfig::default().with_args(["--max-request-bytes=4096"]));
+    let leading = lead(&etcd).await;
+    let state = started(&leading, 1024).await;
+    let (write, _) = draft(&state, 2, &[register(2), assignment(1024, 1..3)]);
+    let refused = leading.store.commit(&write).await.unwrap_err();
+    let says = ["request is too large", "2 keys", "--max-request-bytes (1572864 by default)"];
+    assert!(matches!(&refused, Error::Incompatible(why) if says.iter().all(|what| why.contains(what))), "{refused}");
+    let found = leading.store.load(&cluster(), count(1024)).await.unwrap();
+    assert_eq!(found.totals().owned, 0, "no shard is owned by halves");
+    found.check().unwrap();
+}
+
 /// Case 26.
 #[tokio::test]
 async fn a_full_etcd_takes_nothing_and_is_written_again_once_it_has_room() {
@@ -225,7 +270,8 @@ async fn a_full_etcd_takes_nothing_and_is_written_again_once_it_has_room() {
     for tag in 10..13 {
         let (write, _) = draft(&state, tag, &[register(tag)]);
         let refused = leading.store.commit(&write).await.unwrap_err();
-        assert!(matches!(&refused, Error::Unavailable(why) if why.contains("space exceeded")), "{refused}");
+        let what = ["space exceeded", "--quota-backend-bytes", "compact", "defragment", "etcdctl alarm disarm"];
+        assert!(matches!(&refused, Error::Unavailable(why) if what.iter().all(|what| why.contains(what))), "{refused}");
         assert_eq!(leading.store.outcome(tag).await, Ok(false));
         assert_eq!(leading.store.load(&cluster(), count(1024)).await.unwrap(), state, "something was written");
         leading.store.confirm_leadership().await.unwrap();
@@ -567,8 +613,9 @@ async fn what_is_damaged_or_of_a_newer_build_is_refused_with_its_key() {
 
 #[tokio::test]
 async fn user_password_and_certificates_are_used_and_their_absence_is_said_at_once() {
-    let files = etcd_support::Certificates::make();
-    let config = EtcdConfig { tls: Some(files.files()), ..EtcdConfig::default() };
+    let certificates = Certificates::make("etcd");
+    let files = certificates.files();
+    let config = EtcdConfig { tls: Some(files.clone()), ..EtcdConfig::default() };
     let etcd = Etcd::start_with(&config.with_args(["--auth-token-ttl=1"]));
     let (key, _) = etcd_support::election(&etcd, &cluster());
     etcd.ctl(&["role", "add", "leasehold"]);
@@ -582,7 +629,7 @@ async fn user_password_and_certificates_are_used_and_their_absence_is_said_at_on
     let with = |user: &str, password: &str| EtcdOptions {
         user: Some(user.into()),
         password: Some(password.into()),
-        tls: Some(files.tls()),
+        tls: Some(etcd_support::tls(&files)),
         ..options(etcd.endpoints())
     };
     let leading = lead_on(with("manager", "hunter3"), key).await;
@@ -600,14 +647,15 @@ async fn user_password_and_certificates_are_used_and_their_absence_is_said_at_on
     let refused = EtcdConnection::open(with("manager", "wrong")).await.unwrap_err();
     assert!(matches!(refused, Error::Incompatible(_)), "{refused}");
     assert!(!format!("{refused} {leading:?}").contains("hunter"));
-    let nobody = EtcdOptions { tls: Some(files.tls()), ..options(etcd.endpoints()) };
+    let nobody = EtcdOptions { tls: Some(etcd_support::tls(&files)), ..options(etcd.endpoints()) };
     let nobody = EtcdConnection::open(nobody).await;
     if let Ok(connection) = nobody {
         let refused = check_stored(&connection, &cluster(), count(64)).await.unwrap_err();
         assert!(matches!(refused, Error::Unavailable(_)), "{refused}");
     }
-    let stranger = etcd_support::Certificates::make();
-    let refused = EtcdConnection::open(EtcdOptions { tls: Some(stranger.tls()), ..with("manager", "hunter3") }).await;
+    let stranger = Certificates::make("etcd");
+    let stranger = Some(etcd_support::tls(&stranger.files()));
+    let refused = EtcdConnection::open(EtcdOptions { tls: stranger, ..with("manager", "hunter3") }).await;
     let refused = refused.unwrap_err();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused}");
 }

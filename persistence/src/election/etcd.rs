@@ -42,9 +42,11 @@ struct Place {
 fn repeatable(failed: Failure) -> Error {
     match failed {
         Failure::Unknown(why) => Error::Unknown(why),
-        Failure::NotSent(why) | Failure::Refused(why) | Failure::Ended(why) | Failure::Compacted(why) => {
-            Error::Unavailable(why)
-        }
+        Failure::NotSent(why)
+        | Failure::Refused(why)
+        | Failure::TooLarge(_, why)
+        | Failure::Ended(why)
+        | Failure::Compacted(why) => Error::Unavailable(why),
     }
 }
 

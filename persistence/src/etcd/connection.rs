@@ -150,9 +150,11 @@ impl EtcdConnection {
             }
             // Connecting sends nothing but the credentials.
             Ok(Err(error)) => match failure(&error) {
-                Failure::Unknown(why) | Failure::Ended(why) | Failure::Compacted(why) | Failure::NotSent(why) => {
-                    Failure::NotSent(why)
-                }
+                Failure::Unknown(why)
+                | Failure::Ended(why)
+                | Failure::TooLarge(_, why)
+                | Failure::Compacted(why)
+                | Failure::NotSent(why) => Failure::NotSent(why),
                 refused @ Failure::Refused(_) => refused,
             },
             Err(_) => Failure::NotSent(format!("{endpoint} did not answer within {:?}", self.request_timeout())),

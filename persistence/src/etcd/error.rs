@@ -3,6 +3,25 @@
 use std::error::Error as _;
 use tonic::{Code, ConnectError, Status};
 
+/// A bound that etcd's flags set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// `--max-txn-ops`.
+    Operations,
+    /// `--max-request-bytes`.
+    Bytes,
+}
+
+impl Limit {
+    /// The flag, with its default.
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Self::Operations => "--max-txn-ops (128 by default)",
+            Self::Bytes => "--max-request-bytes (1572864 by default)",
+        }
+    }
+}
+
 /// What is known of a call that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -10,6 +29,8 @@ pub(crate) enum Failure {
     NotSent(String),
     /// The server refused to look at it: a permission, credentials, a size. It was not carried out.
     Refused(String),
+    /// It has more operations, or more bytes, than this etcd takes. It was not carried out.
+    TooLarge(Limit, String),
     /// The server has answered and is done with the call, but an error does not say that nothing was written: etcd that runs out of its
     /// quota *while* it applies a transaction applies it and answers "no space". Reading back tells.
     Ended(String),
@@ -24,22 +45,35 @@ impl Failure {
     pub(crate) const fn is_of_the_endpoint(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::Unknown(_) => true,
-            Self::Refused(_) | Self::Ended(_) | Self::Compacted(_) => false,
+            Self::Refused(_) | Self::TooLarge(..) | Self::Ended(_) | Self::Compacted(_) => false,
         }
     }
 
     pub(crate) fn why(&self) -> &str {
         match self {
-            Self::NotSent(why) | Self::Refused(why) | Self::Ended(why) | Self::Compacted(why) | Self::Unknown(why) => {
-                why
-            }
+            Self::NotSent(why)
+            | Self::Refused(why)
+            | Self::TooLarge(_, why)
+            | Self::Ended(why)
+            | Self::Compacted(why)
+            | Self::Unknown(why) => why,
         }
     }
 }
 
-/// etcd's own clients tell errors of one code apart by this text, so it is part of the protocol. Said before a call is looked
+/// etcd's own clients tell errors of one code apart by these texts, so they are part of the protocol. Said before a call is looked
 /// at, by a member that has no leader.
 const NO_LEADER: &str = "etcdserver: no leader";
+/// Said before a transaction is proposed.
+const TOO_MANY_OPERATIONS: &str = "etcdserver: too many operations in txn request";
+const TOO_LARGE: &str = "etcdserver: request is too large";
+/// The same by the gRPC library of the server, which takes half a MiB more.
+const TOO_LARGE_TO_READ: &str = "grpc: received message larger than max";
+/// The quota is used up, and the alarm NOSPACE raised.
+const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
+/// What to do then.
+const MAKE_ROOM: &str =
+    "etcd is full (--quota-backend-bytes): compact it, defragment each member, then etcdctl alarm disarm";
 
 /// Classifies an error of a call.
 pub(crate) fn failure(error: &etcd_client::Error) -> Failure {
@@ -69,6 +103,12 @@ fn of_status(status: &Status) -> Failure {
     }
     match status.code() {
         Code::Unavailable if status.message() == NO_LEADER => Failure::NotSent(why),
+        Code::InvalidArgument if status.message() == TOO_MANY_OPERATIONS => Failure::TooLarge(Limit::Operations, why),
+        Code::InvalidArgument if status.message() == TOO_LARGE => Failure::TooLarge(Limit::Bytes, why),
+        Code::ResourceExhausted if status.message().starts_with(TOO_LARGE_TO_READ) => {
+            Failure::TooLarge(Limit::Bytes, why)
+        }
+        Code::ResourceExhausted if status.message() == NO_SPACE => Failure::Ended(format!("{why}; {MAKE_ROOM}")),
         Code::Unauthenticated
         | Code::PermissionDenied
         | Code::InvalidArgument
@@ -132,11 +172,17 @@ mod tests {
             (Code::Unavailable, "etcdserver: request timed out", Failure::Unknown),
             (Code::Unavailable, "etcdserver: leader changed", Failure::Unknown),
             (Code::Unavailable, "etcdserver: request timed out, possibly due to connection lost", Failure::Unknown),
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", Failure::Ended),
             (Code::ResourceExhausted, "etcdserver: too many requests", Failure::Ended),
             (Code::PermissionDenied, "etcdserver: permission denied", Failure::Refused),
             (Code::Unauthenticated, "etcdserver: invalid auth token", Failure::Refused),
-            (Code::InvalidArgument, "etcdserver: too many operations in txn request", Failure::Refused),
+            (Code::InvalidArgument, "etcdserver: duplicate key given in txn request", Failure::Refused),
+            (Code::InvalidArgument, "etcdserver: too many operations in txn request", |why| {
+                Failure::TooLarge(Limit::Operations, why)
+            }),
+            (Code::InvalidArgument, "etcdserver: request is too large", |why| Failure::TooLarge(Limit::Bytes, why)),
+            (Code::ResourceExhausted, "grpc: received message larger than max (1589248 vs. 1048576)", |why| {
+                Failure::TooLarge(Limit::Bytes, why)
+            }),
             (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", Failure::Compacted),
             (Code::Unknown, "transport error", Failure::Unknown),
             (Code::Cancelled, "h2 protocol error", Failure::Unknown),
@@ -146,6 +192,8 @@ mod tests {
         for (code, message, expected) in cases {
             assert_eq!(status(code, message), expected(text(message)), "{code:?} {message}");
         }
+        let full = status(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(&full, Failure::Ended(why) if why.contains("space exceeded") && why.contains("alarm disarm")));
         let refused = Status::from_error(Box::new(ConnectError("connection refused".into())));
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(matches!(failure(&etcd_client::Error::GRpcStatus(refused)), Failure::NotSent(_)));

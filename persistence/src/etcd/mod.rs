@@ -5,7 +5,7 @@ mod error;
 mod options;
 
 pub use connection::EtcdConnection;
-pub(crate) use error::{Failure, failure};
+pub(crate) use error::{Failure, Limit, failure};
 pub use options::{EtcdOptions, EtcdTls};
 
 use leasehold_model::ClusterName;

@@ -12,13 +12,13 @@ mod values;
 mod wire;
 
 use super::{ClusterStore, Counters, Error, Write};
-use crate::etcd::{EtcdConnection, Failure, LeaderKey};
+use crate::etcd::{EtcdConnection, Failure, LeaderKey, Limit};
 use async_trait::async_trait;
 use keys::Keys;
 use leasehold_model::state::ClusterState;
 use leasehold_model::{ClusterName, Revision, ShardCount};
 use load::not_ours;
-use plan::{Part, Planned, Rows};
+use plan::{Limits, Part, Planned, Rows};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Short, PoisonError};
@@ -50,6 +50,8 @@ pub struct EtcdClusterStore {
 struct Inner {
     known: Option<Known>,
     pending: Option<Pending>,
+    /// What etcd has taken so far, or not refused.
+    limits: Limits,
 }
 
 /// What is stored, as far as this store has read or written it.
@@ -157,6 +159,18 @@ impl EtcdClusterStore {
                 Sent::Failed(Failure::NotSent(why) | Failure::Refused(why) | Failure::Compacted(why)) => {
                     pending.in_doubt = false;
                     return Err(Stuck::NotWritten(why));
+                }
+                Sent::Failed(Failure::TooLarge(limit, why)) => {
+                    pending.in_doubt = false;
+                    inner.limits = inner.limits.tightened(limit, part).ok_or_else(|| indivisible(limit, &why, part))?;
+                    let Limits { operations, bytes } = inner.limits;
+                    tracing::warn!(
+                        flag = limit.flag(),
+                        operations,
+                        bytes,
+                        "etcd takes less than its default; writes are split smaller"
+                    );
+                    pending.planned.split_smaller(pending.landed, inner.limits);
                 }
                 Sent::Failed(Failure::Unknown(why)) => return Err(Stuck::Unknown(why)),
                 // The server is done with it, so what is stored now says whether it was stored.
@@ -270,7 +284,7 @@ impl EtcdClusterStore {
         inner.pending = Some(Pending {
             tag: write.tag,
             expected: write.expected,
-            planned: known.rows.plan(&self.wire.keys, write),
+            planned: known.rows.plan(&self.wire.keys, write, inner.limits),
             rows: (1 + changes.shards.len() + changes.executors.len() + changes.removed.len()) as u64,
             bytes: write.bytes(),
             landed: 0,
@@ -280,6 +294,15 @@ impl EtcdClusterStore {
         });
         Ok(())
     }
+}
+
+/// A part that holds one key, and is refused for its size.
+fn indivisible(limit: Limit, why: &str, part: &Part) -> Stuck {
+    let (keys, bytes) = (part.ops.len() + 1, part.ops.iter().map(plan::Op::bytes).sum::<usize>());
+    Stuck::Over(Error::Incompatible(format!(
+        "{why}: a write of {keys} keys and {bytes} bytes cannot be split further; raise etcd's {}",
+        limit.flag()
+    )))
 }
 
 impl Seen {

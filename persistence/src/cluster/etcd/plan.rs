@@ -12,15 +12,40 @@
 use super::keys::Keys;
 use super::values::{HeadValue, encode, encode_chunk, encode_executor};
 use crate::cluster::Write;
+use crate::etcd::Limit;
 use leasehold_model::state::{CHUNK, ClusterState, Executor, Head, Shard};
 use leasehold_model::{ClusterName, ExecutorId, Revision, ShardCount};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// The most operations of a transaction; etcd allows 128 by default.
-pub(super) const MAX_OPERATIONS: usize = 120;
-/// The most bytes of keys and values in a transaction; etcd allows 1.5 MiB in a request by default.
-pub(super) const MAX_BYTES: usize = 1 << 20;
+/// The most that a transaction holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// The head's operation is one of them.
+    pub operations: usize,
+    /// Of keys and values.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// etcd allows 128 operations, and 1.5 MiB in a request, unless its flags say otherwise.
+    fn default() -> Self {
+        Self { operations: 120, bytes: 1 << 20 }
+    }
+}
+
+impl Limits {
+    /// Half of what was refused for being above `limit`; nothing when it holds one key beside the head, which cannot be split.
+    pub fn tightened(self, limit: Limit, refused: &Part) -> Option<Self> {
+        let operations = refused.ops.len() + 1;
+        let bytes: usize = refused.ops.iter().map(Op::bytes).sum();
+        (operations > 2).then(|| match limit {
+            Limit::Operations => Self { operations: operations.div_ceil(2), ..self },
+            Limit::Bytes => Self { bytes: (HEAD_BYTES + bytes) / 2, ..self },
+        })
+    }
+}
+
 /// What an operation takes beside its key and value, and what the head with the conditions takes; generously.
 const OPERATION_BYTES: usize = 24;
 const HEAD_BYTES: usize = 2048;
@@ -122,35 +147,51 @@ impl Rows {
     ///
     /// # Panics
     /// When the write changes a shard that does not exist.
-    pub fn plan(&self, keys: &Keys, write: &Write) -> Planned {
+    pub fn plan(&self, keys: &Keys, write: &Write, limits: Limits) -> Planned {
         let (mut after, ops) = self.apply(keys, write);
         if let Some(first) = &write.changes.first {
             (after.cluster, after.shard_count) = (first.cluster.clone(), first.shard_count);
         }
-        let mut groups = vec![Vec::new()];
-        let mut bytes = HEAD_BYTES;
-        for op in ops {
-            let group = groups.last_mut().expect("there is one at least");
-            // One operation is the head's.
-            if !group.is_empty() && (group.len() + 1 >= MAX_OPERATIONS || bytes + op.bytes() > MAX_BYTES) {
-                groups.push(Vec::new());
-                bytes = HEAD_BYTES;
-            }
-            bytes += op.bytes();
-            groups.last_mut().expect("there is one at least").push(op);
-        }
         let head = Head { cluster: after.cluster.clone(), shard_count: after.shard_count, revision: after.revision };
-        let count = groups.len();
-        groups.iter_mut().for_each(drop_what_is_deleted_at_once);
-        let part = |(at, ops)| Part { ops, head: HeadValue::new(&head, write.tag, at + 1, count) };
-        Planned { parts: groups.into_iter().enumerate().map(part).collect(), after }
+        let parts = parts_of(ops, limits, 0, &HeadValue::new(&head, write.tag, 0, 0));
+        Planned { parts, after }
+    }
+}
+
+/// `ops` in their order, as many to a part as the limits allow; the parts are numbered as those behind the first `landed`.
+fn parts_of(ops: Vec<Op>, limits: Limits, landed: usize, head: &HeadValue) -> Vec<Part> {
+    let mut groups = vec![Vec::new()];
+    let mut bytes = HEAD_BYTES;
+    for op in ops {
+        let group = groups.last_mut().expect("there is one at least");
+        // One operation is the head's.
+        if !group.is_empty() && (group.len() + 1 >= limits.operations || bytes + op.bytes() > limits.bytes) {
+            groups.push(Vec::new());
+            bytes = HEAD_BYTES;
+        }
+        bytes += op.bytes();
+        groups.last_mut().expect("there is one at least").push(op);
+    }
+    let parts = landed + groups.len();
+    let part = |(at, ops)| Part { ops, head: head.at_part(landed + at + 1, parts) };
+    groups.into_iter().enumerate().map(part).collect()
+}
+
+impl Planned {
+    /// Splits what is behind the first `landed` parts into smaller ones. What is stored of it keeps its numbers.
+    pub fn split_smaller(&mut self, landed: usize, limits: Limits) {
+        let left = self.parts.split_off(landed);
+        let Some(first) = left.first() else { return };
+        let head = first.head.clone();
+        let ops = left.into_iter().flat_map(|part| part.ops).collect();
+        self.parts.extend(parts_of(ops, limits, landed, &head));
     }
 }
 
 /// etcd refuses a transaction that names a key twice: an old life that is superseded and removed in one is only removed.
-fn drop_what_is_deleted_at_once(ops: &mut Vec<Op>) {
-    let deleted: HashSet<String> = ops.iter().filter(|op| op.value.is_none()).map(|op| op.key.clone()).collect();
-    ops.retain(|op| op.value.is_none() || !deleted.contains(&op.key));
+fn without_what_is_deleted_at_once(ops: &[Op]) -> impl Iterator<Item = &Op> {
+    let deleted: HashSet<&str> = ops.iter().filter(|op| op.value.is_none()).map(|op| op.key.as_str()).collect();
+    ops.iter().filter(move |op| op.value.is_none() || !deleted.contains(op.key.as_str()))
 }
 
 impl Part {
@@ -159,6 +200,6 @@ impl Part {
         let mut head = self.head.clone();
         head.leadership = leadership;
         let head = Op { key: keys.head(), value: Some(encode(&head)) };
-        self.ops.iter().cloned().chain([head])
+        without_what_is_deleted_at_once(&self.ops).cloned().chain([head])
     }
 }

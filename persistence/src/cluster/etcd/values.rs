@@ -90,6 +90,11 @@ impl HeadValue {
         }
     }
 
+    /// The same, after another part.
+    pub fn at_part(&self, part: usize, parts: usize) -> Self {
+        Self { part, parts, ..self.clone() }
+    }
+
     /// `before`, or nothing, with `tag` kept out for good.
     pub fn fencing(before: Option<&Self>, cluster: &ClusterName, shard_count: ShardCount, tag: u128) -> Self {
         let nothing = || Self {
