@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`ids`], [`time`] | newtypes for identities, epochs, revisions, instants |
 //! | [`set`] | shard sets, claims, grants |
-//! | [`message`] | what the two sides say to each other, as plain values |
+//! | [`message`], [`agents`] | what the two sides say to each other, as plain values |
 //! | [`refusal`] | the error contract: every refusal with its evidence |
 //! | [`state`], [`command`] | the stored cluster state and the only ways to change it |
 //! | [`plan`] | who should own what (least movement) |
@@ -21,6 +21,7 @@
 //! | [`fence`] | admission on the executor |
 //! | [`routing`] | key to shard |
 
+pub mod agents;
 pub mod command;
 pub mod election;
 pub mod fence;

@@ -124,6 +124,23 @@ pub enum Refusal {
         /// Its words.
         why: String,
     },
+    /// `APP_UNAVAILABLE`: the application behind a bridged agent type could not be asked, or answered that it cannot now.
+    /// Nothing was stored; the application may have been asked.
+    #[error("the application of agent type {kind} did not answer usably: {why}")]
+    AppUnavailable {
+        /// The agent type.
+        kind: String,
+        /// How asking it ended.
+        why: String,
+    },
+    /// `APP_FAULT`: the application behind a bridged agent type answered what cannot be used. Nothing was stored.
+    #[error("the application of agent type {kind} answered what cannot be used: {why}")]
+    AppFault {
+        /// The agent type.
+        kind: String,
+        /// What is wrong with its answer.
+        why: String,
+    },
     /// `BAD_JOIN_TOKEN`, `BAD_LEASE_KEY`, `BAD_ADMIN_TOKEN`.
     #[error("the {0} is not accepted")]
     BadCredential(Credential),
@@ -196,10 +213,12 @@ impl Refusal {
             | Self::LeadershipUnconfirmed { .. }
             | Self::StoreUnavailable { .. }
             | Self::EpochFenced { .. }
+            | Self::AppUnavailable { .. }
             | Self::Overloaded { .. } => Class::Retry,
             Self::PlanStale { .. }
             | Self::InvalidField(_)
             | Self::UnknownMethod { .. }
+            | Self::AppFault { .. }
             | Self::InvocationRejected { .. } => Class::Rejected,
             Self::UnknownExecutor
             | Self::Superseded
@@ -233,6 +252,8 @@ impl Refusal {
             Self::InvalidField(_) => "INVALID_FIELD",
             Self::UnknownMethod { .. } => "UNKNOWN_METHOD",
             Self::InvocationRejected { .. } => "INVOCATION_REJECTED",
+            Self::AppUnavailable { .. } => "APP_UNAVAILABLE",
+            Self::AppFault { .. } => "APP_FAULT",
             Self::BadCredential(Credential::JoinToken) => "BAD_JOIN_TOKEN",
             Self::BadCredential(Credential::LeaseKey) => "BAD_LEASE_KEY",
             Self::BadCredential(Credential::AdminToken) => "BAD_ADMIN_TOKEN",
@@ -246,9 +267,10 @@ impl Refusal {
             Self::ShardingNotReady { .. } | Self::HandoffInProgress { .. } | Self::ShardUnassigned { .. } => {
                 Some(Duration::from_millis(50))
             }
-            Self::LeadershipUnconfirmed { .. } | Self::StoreUnavailable { .. } | Self::Overloaded { .. } => {
-                Some(Duration::from_millis(200))
-            }
+            Self::LeadershipUnconfirmed { .. }
+            | Self::StoreUnavailable { .. }
+            | Self::AppUnavailable { .. }
+            | Self::Overloaded { .. } => Some(Duration::from_millis(200)),
             Self::WrongOwner { .. }
             | Self::Draining { .. }
             | Self::NotLeader { .. }
@@ -261,6 +283,7 @@ impl Refusal {
             | Self::InvalidField(_)
             | Self::UnknownMethod { .. }
             | Self::InvocationRejected { .. }
+            | Self::AppFault { .. }
             | Self::BadCredential(_) => None,
         }
     }

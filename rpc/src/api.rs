@@ -3,11 +3,12 @@
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use leasehold_model::agents::{AgentPage, AgentQuery, DeletionAnswer};
 use leasehold_model::message::{
     ClusterStatus, Deregistration, Inspection, Invocation, InvocationAnswer, Push, PushAnswer, Registration, Renewal,
     RoutingTable, ShardExplanation,
 };
-use leasehold_model::{CallError, ExecutorName, Grant, ShardId};
+use leasehold_model::{AgentId, CallError, ExecutorName, Grant, Refusal, ShardId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +78,14 @@ pub trait ExecutorApi: Send + Sync + 'static {
     /// # Errors
     /// Only if the call did not get through.
     async fn inspect(&self) -> Result<Inspection, CallError>;
+
+    /// `ListAgents`: the agents of a shard that this process holds, page by page.
+    ///
+    /// # Errors
+    /// A refusal with its reason; unless it is implemented, `UNKNOWN_METHOD`.
+    async fn list_agents(&self, _: AgentQuery) -> Result<AgentPage, CallError> {
+        Err(Refusal::UnknownMethod { what: "listing agents".to_owned() }.into())
+    }
 }
 
 /// Something that runs invocations: an executor, or a gateway in front of all of them.
@@ -87,4 +96,13 @@ pub trait InvokeApi: Send + Sync + 'static {
     /// # Errors
     /// A refusal with its reason, or an unknown outcome.
     async fn invoke(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallError>;
+
+    /// `Delete`, answered within `within`. An agent that is not there is as good as deleted, so repeating it is harmless
+    /// until somebody calls the agent again, which begins a new one.
+    ///
+    /// # Errors
+    /// A refusal with its reason, or an unknown outcome; unless it is implemented, `UNKNOWN_METHOD`.
+    async fn delete(&self, _: AgentId, _: Duration) -> Result<DeletionAnswer, CallError> {
+        Err(Refusal::UnknownMethod { what: "deleting agents".to_owned() }.into())
+    }
 }

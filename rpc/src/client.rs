@@ -11,11 +11,12 @@ use crate::{decode, encode, status, wire};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use leasehold_model::agents::{AgentPage, AgentQuery, DeletionAnswer};
 use leasehold_model::message::{
     ClusterStatus, Deregistration, Inspection, Invocation, InvocationAnswer, Push, PushAnswer, Registration, Renewal,
     RoutingTable, ShardExplanation,
 };
-use leasehold_model::{CallError, ExecutorName, Grant, InvalidValue, Refusal, ShardId};
+use leasehold_model::{AgentId, CallError, ExecutorName, Grant, InvalidValue, Refusal, ShardId};
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Request, Response, Status};
@@ -180,12 +181,24 @@ impl ExecutorApi for ExecutorClient {
         let answer = send(message, self.deadline, move |request| async move { client.inspect(request).await }).await?;
         decode::inspection(answer).map_err(unusable)
     }
+
+    async fn list_agents(&self, query: AgentQuery) -> Result<AgentPage, CallError> {
+        let mut client = self.client.clone();
+        let message = encode::agent_query(query);
+        let answer =
+            send(message, self.deadline, move |request| async move { client.list_agents(request).await }).await?;
+        decode::agent_page(answer).map_err(unusable)
+    }
 }
 
 #[async_trait]
 impl InvokeApi for ExecutorClient {
     async fn invoke(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallError> {
         self.agents.invoke(invocation, within).await
+    }
+
+    async fn delete(&self, agent: AgentId, within: Duration) -> Result<DeletionAnswer, CallError> {
+        self.agents.delete(agent, within).await
     }
 }
 
@@ -214,5 +227,15 @@ impl InvokeApi for AgentClient {
             client.invoke(request).await
         };
         decode::answer(send(message, within, call).await?).map_err(unusable)
+    }
+
+    async fn delete(&self, agent: AgentId, within: Duration) -> Result<DeletionAnswer, CallError> {
+        let mut client = self.client.clone();
+        let message = encode::deletion(agent);
+        let call = move |mut request: Request<_>| async move {
+            request.set_timeout(within);
+            client.delete(request).await
+        };
+        decode::deletion_answer(send(message, within, call).await?).map_err(unusable)
     }
 }

@@ -34,7 +34,9 @@ pub const fn code(refusal: &Refusal) -> Code {
         | Refusal::Draining { .. }
         | Refusal::NotLeader { .. }
         | Refusal::LeadershipUnconfirmed { .. }
+        | Refusal::AppUnavailable { .. }
         | Refusal::StoreUnavailable { .. } => Code::Unavailable,
+        Refusal::AppFault { .. } => Code::Internal,
         Refusal::WrongOwner { .. }
         | Refusal::PlanStale { .. }
         | Refusal::Mismatch { .. }

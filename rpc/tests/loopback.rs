@@ -4,6 +4,7 @@
 mod support;
 
 use futures::StreamExt;
+use leasehold_model::agents::AgentQuery;
 use leasehold_model::message::PushAnswer;
 use leasehold_model::*;
 use leasehold_rpc::api::{ExecutorApi, InvokeApi, ManagerApi};
@@ -47,6 +48,12 @@ async fn what_an_executor_is_asked_and_answers_crosses_the_network_whole() {
     assert_eq!(client.invoke(invocation(), PATIENCE).await, Ok(answer()));
     let Some(Asked::Invoke(asked, within)) = fake.last() else { panic!() };
     assert_eq!((asked, within), (invocation(), PATIENCE));
+    let agent = invocation().agent;
+    assert_eq!(client.delete(agent.clone(), PATIENCE).await, Ok(deleted()));
+    assert_eq!(fake.last(), Some(Asked::Delete(agent.clone(), PATIENCE)));
+    let query = AgentQuery { shard: ShardId(3), after: Some(agent), limit: 7 };
+    assert_eq!(client.list_agents(query.clone()).await, Ok(page()));
+    assert_eq!(fake.last(), Some(Asked::ListAgents(query)));
 }
 
 #[tokio::test]

@@ -42,6 +42,16 @@ impl Outcome {
         }
     }
 
+    /// What was said, where anybody said anything.
+    #[must_use]
+    pub fn words(&self) -> Option<String> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.to_string()),
+            Self::Unreachable(why) | Self::Unknown(why) => Some(why.clone()),
+            Self::TimedOut | Self::Moved | Self::NoOwner | Self::NoTable => None,
+        }
+    }
+
     /// Whether the call may have run in spite of this outcome.
     #[must_use]
     pub const fn may_have_run(&self) -> bool {
@@ -105,9 +115,10 @@ fn after_refusal(refusal: &Refusal, facts: Facts) -> Step {
             Step { refresh: true, next: Next::FollowHint }
         }
         // The owner is right, it just cannot now: another table would say the same.
-        (Refusal::Overloaded { .. } | Refusal::StoreUnavailable { .. }, Class::Retry) => {
-            Step { refresh: false, next: wait }
-        }
+        (
+            Refusal::Overloaded { .. } | Refusal::StoreUnavailable { .. } | Refusal::AppUnavailable { .. },
+            Class::Retry,
+        ) => Step { refresh: false, next: wait },
         (_, Class::Retry) => Step { refresh: true, next: wait },
     }
 }
@@ -200,6 +211,11 @@ mod tests {
             (Outcome::Refused(Refusal::InvalidField(InvalidValue::new("agent", "", "type/id"))), refused),
             (Outcome::Refused(Refusal::UnknownMethod { what: why() }), refused),
             (Outcome::Refused(Refusal::InvocationRejected { why: why() }), refused),
+            (
+                Outcome::Refused(Refusal::AppUnavailable { kind: why(), why: why() }),
+                (false, Next::Wait(ms(200))),
+            ),
+            (Outcome::Refused(Refusal::AppFault { kind: why(), why: why() }), refused),
             (Outcome::Refused(Refusal::BadCredential(Credential::AdminToken)), refused),
             (Outcome::Refused(Refusal::Superseded), refused),
         ];

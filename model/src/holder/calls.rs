@@ -49,7 +49,9 @@ const fn verdict(refusal: &Refusal, registering: bool) -> Verdict {
         | Refusal::EpochFenced { .. }
         | Refusal::PlanStale { .. }
         | Refusal::Overloaded { .. }
-        | Refusal::InvocationRejected { .. } => Verdict::Again,
+        | Refusal::InvocationRejected { .. }
+        | Refusal::AppUnavailable { .. }
+        | Refusal::AppFault { .. } => Verdict::Again,
     }
 }
 

@@ -5,7 +5,7 @@ mod agent;
 mod cluster;
 mod lease;
 
-pub(crate) use agent::{answer, inspection, invocation};
+pub(crate) use agent::{agent_page, agent_query, answer, deletion, deletion_answer, inspection, invocation};
 pub(crate) use cluster::{draining, explanation, routing_table, shard, status};
 pub(crate) use lease::{deregistration, grant, push, push_answer, registration, renewal};
 
@@ -107,7 +107,8 @@ fn any_shard(shard: u32) -> Decoded<ShardId> {
 fn condition(wire: Option<wire::Condition>) -> Decoded<Condition> {
     let wire = wire.unwrap_or_default();
     let oldest_running_ms = millis("condition.oldest_running_ms", wire.oldest_running_ms)?;
-    Ok(Condition { agents: wire.agents, running: wire.running, oldest_running_ms })
+    let oplog_failing_ms = millis("condition.oplog_failing_ms", wire.oplog_failing_ms)?;
+    Ok(Condition { agents: wire.agents, running: wire.running, oldest_running_ms, oplog_failing_ms })
 }
 
 fn owner(wire: wire::Owner) -> Decoded<Owner> {

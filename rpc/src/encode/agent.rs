@@ -2,6 +2,8 @@
 
 use super::{condition, holdings};
 use crate::wire;
+use leasehold_model::AgentId;
+use leasehold_model::agents::{AgentPage, AgentQuery, AgentStanding, DeletionAnswer, ListedAgent};
 use leasehold_model::message::{Inspection, Invocation, InvocationAnswer};
 
 /// `Invoke`.
@@ -23,6 +25,37 @@ pub(crate) fn answer(answer: InvocationAnswer) -> wire::InvokeResponse {
         executor: answer.executor.into(),
         replayed: answer.replayed,
     }
+}
+
+/// `Delete`.
+pub(crate) fn deletion(agent: AgentId) -> wire::DeleteRequest {
+    wire::DeleteRequest { agent: agent.into() }
+}
+
+/// The answer to `Delete`.
+pub(crate) fn deletion_answer(answer: DeletionAnswer) -> wire::DeleteResponse {
+    let DeletionAnswer { shard, epoch, executor } = answer;
+    wire::DeleteResponse { shard: shard.0, epoch: epoch.get(), executor: executor.into() }
+}
+
+/// `ListAgents`.
+pub(crate) fn agent_query(query: AgentQuery) -> wire::ListAgentsRequest {
+    let AgentQuery { shard, after, limit } = query;
+    wire::ListAgentsRequest { shard: shard.0, after: after.map(String::from), limit }
+}
+
+/// The answer to `ListAgents`.
+pub(crate) fn agent_page(page: AgentPage) -> wire::ListAgentsResponse {
+    let listed = |ListedAgent { agent, standing }| {
+        let standing = match standing {
+            AgentStanding::Working => wire::AgentStanding::Working,
+            AgentStanding::Idle => wire::AgentStanding::Idle,
+            AgentStanding::Unloaded => wire::AgentStanding::Unloaded,
+            AgentStanding::Suspended => wire::AgentStanding::Suspended,
+        };
+        wire::ListedAgent { agent: agent.into(), standing: standing.into() }
+    };
+    wire::ListAgentsResponse { agents: page.agents.into_iter().map(listed).collect(), more: page.more }
 }
 
 /// The answer to `Inspect`.

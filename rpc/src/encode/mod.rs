@@ -5,7 +5,7 @@ mod agent;
 mod cluster;
 mod lease;
 
-pub(crate) use agent::{answer, inspection, invocation};
+pub(crate) use agent::{agent_page, agent_query, answer, deletion, deletion_answer, inspection, invocation};
 pub(crate) use cluster::{draining, explanation, routing_table, shard, status};
 pub(crate) use lease::{deregistration, grant, push, push_answer, registration, renewal};
 
@@ -27,10 +27,15 @@ fn holdings(holdings: &Holdings) -> (Vec<u32>, Vec<u64>) {
     pairs(holdings.iter())
 }
 
-/// Idle is absent on the wire.
+/// Idle and well is absent on the wire.
 fn condition(condition: Condition) -> Option<wire::Condition> {
-    let Condition { agents, running, oldest_running_ms } = condition;
-    (condition != Condition::default()).then_some(wire::Condition { agents, running, oldest_running_ms })
+    let Condition { agents, running, oldest_running_ms, oplog_failing_ms } = condition;
+    (condition != Condition::default()).then_some(wire::Condition {
+        agents,
+        running,
+        oldest_running_ms,
+        oplog_failing_ms,
+    })
 }
 
 fn owner(owner: &Owner) -> wire::Owner {

@@ -46,14 +46,27 @@ struct Handlers {
     at_most: Duration,
 }
 
+impl Handlers {
+    /// How long the caller of `request` waits.
+    fn patience<T>(&self, request: &Request<T>) -> Result<Duration, InvalidValue> {
+        Ok(caller_waits(request.metadata())?.map_or(self.at_most, |wait| wait.min(self.at_most)))
+    }
+}
+
 #[tonic::async_trait]
 impl AgentService for Handlers {
     async fn invoke(&self, request: Request<wire::InvokeRequest>) -> Result<Response<wire::InvokeResponse>, Status> {
         let _slot = self.calls.take().map_err(|refusal| refused(&refusal))?;
-        let within =
-            caller_waits(request.metadata()).map_err(invalid)?.map_or(self.at_most, |wait| wait.min(self.at_most));
+        let within = self.patience(&request).map_err(invalid)?;
         let invocation = decode::invocation(request.into_inner()).map_err(invalid)?;
         answered(self.api.invoke(invocation, within).await, encode::answer)
+    }
+
+    async fn delete(&self, request: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {
+        let _slot = self.calls.take().map_err(|refusal| refused(&refusal))?;
+        let within = self.patience(&request).map_err(invalid)?;
+        let agent = decode::deletion(request.into_inner()).map_err(invalid)?;
+        answered(self.api.delete(agent, within).await, encode::deletion_answer)
     }
 }
 

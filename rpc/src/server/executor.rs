@@ -55,4 +55,13 @@ impl ExecutorService for Handlers {
         // Never refused, also not for load: somebody wants to know what is going on.
         answered(self.api.inspect().await, encode::inspection)
     }
+
+    async fn list_agents(
+        &self,
+        request: Request<wire::ListAgentsRequest>,
+    ) -> Result<Response<wire::ListAgentsResponse>, Status> {
+        let _slot = self.calls.take().map_err(|refusal| refused(&refusal))?;
+        let query = decode::agent_query(request.into_inner()).map_err(invalid)?;
+        answered(self.api.list_agents(query).await, encode::agent_page)
+    }
 }

@@ -51,6 +51,9 @@ pub fn details(refusal: &Refusal) -> BTreeMap<&'static str, String> {
             BTreeMap::from([("field", text(field)), ("value", text(value)), ("accepted", text(accepted))])
         }
         Refusal::UnknownMethod { what } => BTreeMap::from([("what", text(what))]),
+        Refusal::AppUnavailable { kind, why } | Refusal::AppFault { kind, why } => {
+            BTreeMap::from([("type", text(kind)), ("why", text(why))])
+        }
     }
 }
 
@@ -94,6 +97,8 @@ pub(super) fn refusal(reason: &str, details: &HashMap<String, String>) -> Option
         }),
         "UNKNOWN_METHOD" => Refusal::UnknownMethod { what: read.text("what")? },
         "INVOCATION_REJECTED" => Refusal::InvocationRejected { why: read.text("why")? },
+        "APP_UNAVAILABLE" => Refusal::AppUnavailable { kind: read.text("type")?, why: read.text("why")? },
+        "APP_FAULT" => Refusal::AppFault { kind: read.text("type")?, why: read.text("why")? },
         "BAD_JOIN_TOKEN" => Refusal::BadCredential(Credential::JoinToken),
         "BAD_LEASE_KEY" => Refusal::BadCredential(Credential::LeaseKey),
         "BAD_ADMIN_TOKEN" => Refusal::BadCredential(Credential::AdminToken),

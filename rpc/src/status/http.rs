@@ -16,7 +16,9 @@ pub const fn http_status(refusal: &Refusal) -> u16 {
         | Refusal::Draining { .. }
         | Refusal::NotLeader { .. }
         | Refusal::LeadershipUnconfirmed { .. }
+        | Refusal::AppUnavailable { .. }
         | Refusal::StoreUnavailable { .. } => 503,
+        Refusal::AppFault { .. } => 502,
         Refusal::Overloaded { .. } => 429,
         Refusal::EpochFenced { .. } | Refusal::PlanStale { .. } | Refusal::Mismatch { .. } => 409,
         Refusal::UnknownExecutor | Refusal::Superseded | Refusal::Unheard | Refusal::UnknownMethod { .. } => 404,

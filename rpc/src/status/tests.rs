@@ -41,13 +41,15 @@ fn every_refusal() -> Vec<Refusal> {
         Refusal::InvalidField(InvalidValue::new("claim.shards[3].epoch", 0, "1..=9223372036854775807")),
         Refusal::UnknownMethod { what: "counter.fly".to_owned() },
         Refusal::InvocationRejected { why: why() },
+        Refusal::AppUnavailable { kind: "cart".to_owned(), why: why() },
+        Refusal::AppFault { kind: "cart".to_owned(), why: why() },
         Refusal::BadCredential(Credential::JoinToken),
         Refusal::BadCredential(Credential::LeaseKey),
         Refusal::BadCredential(Credential::AdminToken),
     ]
 }
 
-const PLACES: usize = 23;
+const PLACES: usize = 25;
 
 fn place(refusal: &Refusal) -> usize {
     match refusal {
@@ -74,6 +76,8 @@ fn place(refusal: &Refusal) -> usize {
         Refusal::BadCredential(Credential::JoinToken) => 20,
         Refusal::BadCredential(Credential::LeaseKey) => 21,
         Refusal::BadCredential(Credential::AdminToken) => 22,
+        Refusal::AppUnavailable { .. } => 23,
+        Refusal::AppFault { .. } => 24,
     }
 }
 
@@ -133,6 +137,8 @@ fn the_codes_are_those_of_the_contract() {
         ("INVALID_FIELD", Code::InvalidArgument, 400),
         ("UNKNOWN_METHOD", Code::Unimplemented, 404),
         ("INVOCATION_REJECTED", Code::FailedPrecondition, 422),
+        ("APP_UNAVAILABLE", Code::Unavailable, 503),
+        ("APP_FAULT", Code::Internal, 502),
         ("BAD_JOIN_TOKEN", Code::Unauthenticated, 401),
         ("BAD_LEASE_KEY", Code::PermissionDenied, 403),
         ("BAD_ADMIN_TOKEN", Code::Unauthenticated, 401),

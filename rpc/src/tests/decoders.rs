@@ -36,6 +36,10 @@ pub(super) fn all() -> Vec<(&'static str, Again)> {
         again!(AssignShardsRequest, w => decode::push(w), v => encode::push(&v)),
         again!(AssignShardsResponse, w => decode::push_answer(&w), v => encode::push_answer(&v)),
         again!(InspectResponse, w => decode::inspection(w), v => encode::inspection(v)),
+        again!(ListAgentsRequest, w => decode::agent_query(w), v => encode::agent_query(v)),
+        again!(ListAgentsResponse, w => decode::agent_page(w), v => encode::agent_page(v)),
+        again!(DeleteRequest, w => decode::deletion(w), v => encode::deletion(v)),
+        again!(DeleteResponse, w => decode::deletion_answer(w), v => encode::deletion_answer(v)),
         again!(InvokeRequest, w => decode::invocation(w), v => encode::invocation(v)),
         again!(InvokeResponse, w => decode::answer(w), v => encode::answer(v)),
     ]

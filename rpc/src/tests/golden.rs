@@ -41,6 +41,10 @@ pub(super) fn written() -> Vec<(&'static str, Vec<u8>)> {
         ("AssignShardsRequest", encode::push(&samples::push()).encode_to_vec()),
         ("AssignShardsResponse", encode::push_answer(&samples::push_answer()).encode_to_vec()),
         ("InspectResponse", encode::inspection(samples::inspection()).encode_to_vec()),
+        ("ListAgentsRequest", encode::agent_query(samples::agent_query()).encode_to_vec()),
+        ("ListAgentsResponse", encode::agent_page(samples::agent_page()).encode_to_vec()),
+        ("DeleteRequest", encode::deletion(samples::invocation().agent).encode_to_vec()),
+        ("DeleteResponse", encode::deletion_answer(samples::deletion_answer()).encode_to_vec()),
         ("InvokeRequest", encode::invocation(samples::invocation()).encode_to_vec()),
         ("InvokeResponse", encode::answer(samples::answer()).encode_to_vec()),
     ]
@@ -84,6 +88,10 @@ fn the_golden_bytes_are_read_as_the_values_they_were_written_from() {
         AssignShardsRequest, w => decode::push(w), samples::push();
         AssignShardsResponse, w => decode::push_answer(&w), samples::push_answer();
         InspectResponse, w => decode::inspection(w), samples::inspection();
+        ListAgentsRequest, w => decode::agent_query(w), samples::agent_query();
+        ListAgentsResponse, w => decode::agent_page(w), samples::agent_page();
+        DeleteRequest, w => decode::deletion(w), samples::invocation().agent;
+        DeleteResponse, w => decode::deletion_answer(w), samples::deletion_answer();
         InvokeRequest, w => decode::invocation(w), samples::invocation();
         InvokeResponse, w => decode::answer(w), samples::answer();
     }

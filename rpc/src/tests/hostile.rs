@@ -225,6 +225,26 @@ fn each_field_of_a_status_or_an_explanation_is_refused_by_name() {
 
 /// R8
 #[test]
+fn each_field_of_a_deletion_and_of_a_list_of_agents_is_refused_by_name() {
+    assert_eq!(field(decode::deletion(wire::DeleteRequest { agent: "counter".to_owned() })), "agent");
+    let deleted = || encode::deletion_answer(samples::deletion_answer());
+    assert_eq!(refused!(deleted(), decode::deletion_answer, |a| a.shard = 65_536), "shard");
+    assert_eq!(refused!(deleted(), decode::deletion_answer, |a| a.epoch = 0), "epoch");
+    assert_eq!(refused!(deleted(), decode::deletion_answer, |a| a.executor.clear()), "executor");
+    let query = || encode::agent_query(samples::agent_query());
+    assert_eq!(refused!(query(), decode::agent_query, |q| q.shard = 65_536), "shard");
+    assert_eq!(refused!(query(), decode::agent_query, |q| q.after = Some("x".to_owned())), "after");
+    assert_eq!(refused!(query(), decode::agent_query, |q| q.limit = 0), "limit");
+    assert_eq!(refused!(query(), decode::agent_query, |q| q.limit = 1001), "limit");
+    let page = || encode::agent_page(samples::agent_page());
+    assert_eq!(refused!(page(), decode::agent_page, |p| p.agents[2].standing = 0), "agents[2].standing");
+    assert_eq!(refused!(page(), decode::agent_page, |p| p.agents[3].standing = 5), "agents[3].standing");
+    assert_eq!(refused!(page(), decode::agent_page, |p| p.agents[1].agent.clear()), "agents[1].agent");
+    assert_eq!(refused!(page(), decode::agent_page, |p| p.agents = vec![p.agents[0].clone(); 1001]), "agents");
+}
+
+/// R8
+#[test]
 fn each_field_of_an_invocation_is_refused_by_name() {
     let refused = |change: fn(&mut wire::InvokeRequest)| {
         let mut invocation = encode::invocation(samples::invocation());

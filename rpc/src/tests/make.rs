@@ -1,5 +1,6 @@
 //! Arbitrary model values.
 
+use leasehold_model::agents::{AgentPage, AgentQuery, AgentStanding, DeletionAnswer, ListedAgent, MAX_PAGE};
 use leasehold_model::message::*;
 use leasehold_model::set::Holdings;
 use leasehold_model::*;
@@ -90,7 +91,8 @@ fn holdings(g: &mut Gen, count: u32) -> Holdings {
 }
 
 fn condition(g: &mut Gen) -> Condition {
-    Condition { agents: u32::arbitrary(g), running: u32::arbitrary(g), oldest_running_ms: signed(g) }
+    let (agents, running) = (u32::arbitrary(g), u32::arbitrary(g));
+    Condition { agents, running, oldest_running_ms: signed(g), oplog_failing_ms: signed(g) }
 }
 
 fn owner(g: &mut Gen) -> Owner {
@@ -254,12 +256,42 @@ impl Make for Inspection {
     }
 }
 
-impl Make for Invocation {
+impl Make for AgentId {
     fn make(g: &mut Gen) -> Self {
         let printable = String::arbitrary(g).replace(char::is_control, "");
         let id: String = format!("x{printable}").chars().take(90).collect();
+        Self::new(format!("{}/{id}", name_text(g, 128))).unwrap()
+    }
+}
+
+impl Make for DeletionAnswer {
+    fn make(g: &mut Gen) -> Self {
+        Self { shard: ShardId::make(g), epoch: epoch(g), executor: name(g) }
+    }
+}
+
+impl Make for AgentQuery {
+    fn make(g: &mut Gen) -> Self {
+        let limit = u32::arbitrary(g) % MAX_PAGE + 1;
+        Self { shard: ShardId::make(g), after: maybe(g, AgentId::make), limit }
+    }
+}
+
+impl Make for AgentPage {
+    fn make(g: &mut Gen) -> Self {
+        let listed = |g: &mut Gen| {
+            let standings =
+                [AgentStanding::Working, AgentStanding::Idle, AgentStanding::Unloaded, AgentStanding::Suspended];
+            ListedAgent { agent: AgentId::make(g), standing: *g.choose(&standings).unwrap() }
+        };
+        Self { agents: some(g, listed), more: bool::arbitrary(g) }
+    }
+}
+
+impl Make for Invocation {
+    fn make(g: &mut Gen) -> Self {
         Self {
-            agent: AgentId::new(format!("{}/{id}", name_text(g, 128))).unwrap(),
+            agent: AgentId::make(g),
             method: name_text(g, 128),
             payload: Vec::arbitrary(g),
             idempotency_key: maybe(g, |g| name_text(g, 128)),

@@ -3,8 +3,9 @@
 use super::make::Any;
 use super::{decoders, golden};
 use crate::{decode, encode, wire};
+use leasehold_model::agents::{AgentPage, AgentQuery, DeletionAnswer};
 use leasehold_model::message::*;
-use leasehold_model::{ExecutorName, Grant, ShardId};
+use leasehold_model::{AgentId, ExecutorName, Grant, ShardId};
 use prost::Message;
 use quickcheck::quickcheck;
 
@@ -49,6 +50,14 @@ round_trips! {
         v => encode::draining(v.0, v.1), w => decode::draining(w);
     an_inspection_arrives_as_it_was_sent: Inspection, InspectResponse,
         v => encode::inspection(v), w => decode::inspection(w);
+    a_question_for_agents_arrives_as_it_was_sent: AgentQuery, ListAgentsRequest,
+        v => encode::agent_query(v), w => decode::agent_query(w);
+    a_page_of_agents_arrives_as_it_was_sent: AgentPage, ListAgentsResponse,
+        v => encode::agent_page(v), w => decode::agent_page(w);
+    a_deletion_arrives_as_it_was_sent: AgentId, DeleteRequest,
+        v => encode::deletion(v), w => decode::deletion(w);
+    a_deletions_answer_arrives_as_it_was_sent: DeletionAnswer, DeleteResponse,
+        v => encode::deletion_answer(v), w => decode::deletion_answer(w);
     an_invocation_arrives_as_it_was_sent: Invocation, InvokeRequest,
         v => encode::invocation(v), w => decode::invocation(w);
     an_invocations_answer_arrives_as_it_was_sent: InvocationAnswer, InvokeResponse,

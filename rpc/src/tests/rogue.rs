@@ -18,6 +18,10 @@ impl AgentService for Rogue {
     async fn invoke(&self, _: Request<wire::InvokeRequest>) -> Result<Response<wire::InvokeResponse>, Status> {
         (self.0)().map(Response::new)
     }
+
+    async fn delete(&self, _: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {
+        Err(Status::unimplemented("it only invokes"))
+    }
 }
 
 async fn rogue(answer: fn() -> Result<wire::InvokeResponse, Status>) -> Address {

@@ -1,5 +1,6 @@
 //! One plain value of everything that is said.
 
+use leasehold_model::agents::{AgentPage, AgentQuery, AgentStanding, DeletionAnswer, ListedAgent};
 use leasehold_model::message::*;
 use leasehold_model::set::Holdings;
 use leasehold_model::*;
@@ -18,7 +19,7 @@ pub(crate) fn holdings(pairs: &[(u32, u64)]) -> Holdings {
 }
 
 pub(crate) fn condition() -> Condition {
-    Condition { agents: 12, running: 3, oldest_running_ms: 450 }
+    Condition { agents: 12, running: 3, oldest_running_ms: 450, oplog_failing_ms: 7 }
 }
 
 pub(crate) fn owner() -> Owner {
@@ -158,4 +159,22 @@ pub(crate) fn answer() -> InvocationAnswer {
         executor: ExecutorName::new("executor-1").unwrap(),
         replayed: true,
     }
+}
+
+pub(crate) fn deletion_answer() -> DeletionAnswer {
+    let InvocationAnswer { shard, epoch, executor, .. } = answer();
+    DeletionAnswer { shard, epoch, executor }
+}
+
+pub(crate) fn agent_query() -> AgentQuery {
+    AgentQuery { shard: ShardId(300), after: Some(invocation().agent), limit: 1000 }
+}
+
+pub(crate) fn agent_page() -> AgentPage {
+    let standings = [AgentStanding::Working, AgentStanding::Idle, AgentStanding::Unloaded, AgentStanding::Suspended];
+    let listed = |standing: AgentStanding| {
+        let agent = AgentId::new(format!("counter/{}", standing.as_str())).unwrap();
+        ListedAgent { agent, standing }
+    };
+    AgentPage { agents: standings.into_iter().map(listed).collect(), more: true }
 }

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use leasehold_model::agents::{AgentPage, AgentQuery, AgentStanding, DeletionAnswer, ListedAgent};
 use leasehold_model::message::*;
 use leasehold_model::set::Holdings;
 use leasehold_model::*;
@@ -70,7 +71,7 @@ pub fn renewal() -> Renewal {
         claim: claim(),
         heard: GrantSeq(4),
         epoch_floors: vec![(ShardId(9), ShardEpoch::owned(77).unwrap())],
-        condition: Condition { agents: 1, running: 2, oldest_running_ms: 3 },
+        condition: Condition { agents: 1, running: 2, oldest_running_ms: 3, oplog_failing_ms: 4 },
     }
 }
 
@@ -112,6 +113,16 @@ pub fn answer() -> InvocationAnswer {
         executor: ExecutorName::new("executor-1").unwrap(),
         replayed: false,
     }
+}
+
+pub fn deleted() -> DeletionAnswer {
+    let InvocationAnswer { shard, epoch, executor, .. } = answer();
+    DeletionAnswer { shard, epoch, executor }
+}
+
+pub fn page() -> AgentPage {
+    let listed = ListedAgent { agent: invocation().agent, standing: AgentStanding::Unloaded };
+    AgentPage { agents: vec![listed], more: true }
 }
 
 pub fn table(revision: u64) -> Arc<RoutingTable> {
@@ -156,6 +167,8 @@ pub enum Asked {
     SetDraining(ExecutorName, bool),
     Assign(Push),
     Invoke(Invocation, Duration),
+    Delete(AgentId, Duration),
+    ListAgents(AgentQuery),
 }
 
 /// Answers with the samples above, or with one error; each call but renewals first takes a permit of the gate.
@@ -258,12 +271,20 @@ impl ExecutorApi for Fake {
     async fn inspect(&self) -> Result<Inspection, CallError> {
         self.answer(None, inspection()).await
     }
+
+    async fn list_agents(&self, query: AgentQuery) -> Result<AgentPage, CallError> {
+        self.answer(Some(Asked::ListAgents(query)), page()).await
+    }
 }
 
 #[async_trait]
 impl InvokeApi for Fake {
     async fn invoke(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallError> {
         self.answer(Some(Asked::Invoke(invocation, within)), answer()).await
+    }
+
+    async fn delete(&self, agent: AgentId, within: Duration) -> Result<DeletionAnswer, CallError> {
+        self.answer(Some(Asked::Delete(agent, within)), deleted()).await
     }
 }
 
