@@ -70,3 +70,36 @@ mod sqlite {
 
     leasehold_persistence::oplog_store_conformance!(Sqlite(TempDir::new().unwrap()));
 }
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::*;
+    use leasehold_harness::Postgres;
+    use leasehold_model::ClusterName;
+    use leasehold_persistence::oplog::PostgresOplogStore;
+    use leasehold_persistence::oplog::postgres::Settings;
+
+    /// One server, one cluster.
+    struct Server(Postgres);
+
+    impl Server {
+        async fn with(&self, settings: Settings) -> Arc<dyn OplogStore> {
+            let cluster = ClusterName::new("c").unwrap();
+            Arc::new(PostgresOplogStore::open_with(&self.0.url(), &cluster, settings).await.unwrap())
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for Server {
+        async fn open(&self) -> Arc<dyn OplogStore> {
+            self.with(Settings::default()).await
+        }
+
+        /// Held before it is sent; `oplog_postgres.rs` holds one inside the server.
+        async fn open_held(&self, gate: Gate) -> Arc<dyn OplogStore> {
+            self.with(Settings { hold: Some(gate), ..Settings::default() }).await
+        }
+    }
+
+    leasehold_persistence::oplog_store_conformance!(Server(Postgres::start()));
+}

@@ -9,7 +9,7 @@ pub mod postgres;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod rows;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod schema;
+pub(crate) mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -109,7 +109,8 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// Cannot be served by this build: an unknown schema version, another shard count, another cluster.
+    /// Cannot be served as configured or by this build: an unknown schema version, another shard count, another cluster, a path
+    /// at which no file can be.
     #[error("{0}")]
     Incompatible(String),
 }

@@ -15,7 +15,7 @@ pub(super) fn refuse_newer(place: &str, newest: i64, migrations: &Migrator) -> R
 }
 
 /// The newest version that this build knows.
-pub(super) fn newest_known(migrations: &Migrator) -> i64 {
+pub(crate) fn newest_known(migrations: &Migrator) -> i64 {
     migrations.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 

@@ -6,15 +6,25 @@
 //! the new one. Until then a deleted oplog answers its own writer `Fenced { recorded: None }`, others
 //! `Fenced { recorded: Some(newer) }`; deleting it again is fine.
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod call;
 mod gate;
 pub mod memory;
+mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod warning;
 
 pub use gate::Gate;
 pub use memory::MemoryOplogStore;
+pub use open::{Opened, open};
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresOplogStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteOplogStore;
+pub use warning::Warning;
 
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
@@ -181,6 +191,12 @@ fn check_writer(writer: Writer) -> Result<(), Error> {
         return Err(Error::Invalid("epoch 0 owns nothing: 1..=9223372036854775807 are accepted".into()));
     }
     Ok(())
+}
+
+/// A database's integers are signed: nothing stored is beyond.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// The same words from every backend.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Why a call to the server brought no answer.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(crate) enum Failed {
     /// What the driver says.
     Sql(sqlx::Error),
     /// No answer for so long.
@@ -23,7 +23,8 @@ impl fmt::Display for Failed {
     }
 }
 
-fn told(error: &sqlx::Error) -> String {
+/// With the SQLSTATE, if the server said one.
+pub(crate) fn told(error: &sqlx::Error) -> String {
     state(error).map_or_else(|| error.to_string(), |state| format!("{error} (SQLSTATE {state})"))
 }
 
@@ -33,7 +34,7 @@ fn state(error: &sqlx::Error) -> Option<&str> {
 }
 
 /// The SQLSTATE, if the server said one.
-pub(super) fn code(failed: &Failed) -> Option<&str> {
+pub(crate) fn code(failed: &Failed) -> Option<&str> {
     match failed {
         Failed::Sql(error) => state(error),
         Failed::Silent(_) => None,
@@ -42,7 +43,7 @@ pub(super) fn code(failed: &Failed) -> Option<&str> {
 
 /// Whether the server refused a statement and goes on with the session. Otherwise nothing is known of the session, nor of what
 /// was under way on it.
-pub(super) fn refused(failed: &Failed) -> bool {
+pub(crate) fn refused(failed: &Failed) -> bool {
     let Failed::Sql(sqlx::Error::Database(error)) = failed else { return false };
     error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| matches!(error.severity(), PgSeverity::Error))
 }

@@ -5,33 +5,51 @@ use super::server::Server;
 use crate::cluster::Error;
 use sqlx::postgres::PgConnection;
 use sqlx::{Row, raw_sql};
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// With several idle sessions a pooler may happen to give us the right one; hardly so often.
 const ROUNDS: usize = 4;
 
-/// Refuses a pooler in transaction (or statement) mode. Between two of the first connection's statements the second one takes a
-/// session for a transaction: a pooler either gives it the first one's, or the first one another than before.
+/// Refuses a pooler in transaction (or statement) mode.
 pub(super) async fn refuse(server: &Server, first: &mut PgConnection, second: &mut PgConnection) -> Result<(), Error> {
-    let failed = |failed: Failed| match code(&failed) {
-        // "transactions are not allowed": a pooler in statement mode.
-        Some("08P01") => pooled(server, &failed.to_string()),
-        Some(_) | None => unwritten(&format!("{} (or a pooler before it)", server.place), &failed),
-    };
+    match seen(server.options.silence, first, second).await {
+        Ok(None) => Ok(()),
+        Ok(Some(seen)) => Err(pooled(server, &seen)),
+        Err(failed) => Err(unwritten(&format!("{} (or a pooler before it)", server.place), &failed)),
+    }
+}
+
+/// What tells of a pooler, if anything does. Between two of the first connection's statements the second one takes a
+/// session for a transaction: a pooler either gives it the first one's, or the first one another than before.
+pub(crate) async fn seen(
+    silence: Duration,
+    first: &mut PgConnection,
+    second: &mut PgConnection,
+) -> Result<Option<String>, Failed> {
+    match timeout(silence * 4, look(first, second)).await {
+        Ok(seen) => match seen.map_err(Failed::Sql) {
+            // "transactions are not allowed": a pooler in statement mode.
+            Err(failed) if code(&failed) == Some("08P01") => Ok(Some(failed.to_string())),
+            seen => seen,
+        },
+        Err(_) => Err(Failed::Silent(silence * 4)),
+    }
+}
+
+async fn look(first: &mut PgConnection, second: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
     let mut own = None;
     for _ in 0..ROUNDS {
-        let before = server.bounded(backend(first)).await.map_err(failed)?;
-        server.bounded(raw_sql("BEGIN").execute(&mut *second)).await.map_err(failed)?;
-        let other = server.bounded(backend(second)).await.map_err(failed)?;
-        let after = server.bounded(backend(first)).await.map_err(failed)?;
-        server.bounded(raw_sql("COMMIT").execute(&mut *second)).await.map_err(failed)?;
+        let before = backend(first).await?;
+        raw_sql("BEGIN").execute(&mut *second).await?;
+        let other = backend(second).await?;
+        let after = backend(first).await?;
+        raw_sql("COMMIT").execute(&mut *second).await?;
         if other == before || after != before || *own.get_or_insert(before) != before {
-            return Err(pooled(
-                server,
-                &format!("one connection met the sessions {before} and {after}, another one {other}"),
-            ));
+            return Ok(Some(format!("one connection met the sessions {before} and {after}, another one {other}")));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn pooled(server: &Server, seen: &str) -> Error {

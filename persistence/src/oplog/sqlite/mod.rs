@@ -46,7 +46,8 @@ mod writer;
 
 pub use verify::{Finding, Report, verify};
 
-use super::{Append, Claimed, Entry, EntryIndex, Error, OplogStore, Writer, check_writer};
+use super::call::Call;
+use super::{Append, Claimed, Entry, EntryIndex, Error, OplogStore, Writer, check_writer, signed};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use generation::{Directory, Held, classify, is_busy};
@@ -61,7 +62,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
-use writer::{Call, Job, WriterTask};
+use writer::{Job, WriterTask};
 
 /// Calls waiting for the writer; beyond it callers wait before they are queued.
 const QUEUE: usize = 1024;
@@ -251,11 +252,6 @@ impl SqliteOplogStore {
     fn place(&self) -> String {
         self.directory.path.display().to_string()
     }
-}
-
-/// SQLite's integers are signed: nothing stored is beyond.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[async_trait]

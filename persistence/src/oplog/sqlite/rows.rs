@@ -1,7 +1,7 @@
 //! The SQL, and how rows become values: every row is checked before it leaves this module.
 
 use super::generation::{classify, is_refusal};
-use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, NewEntry, Writer, key_taken};
+use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, NewEntry, Writer, key_taken, signed};
 use futures::TryStreamExt;
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -108,11 +108,6 @@ struct Placed<'a> {
 pub(super) struct Rows<'a> {
     pub link: &'a mut SqliteConnection,
     pub place: &'a str,
-}
-
-/// SQLite's integers are signed; every counter here is bounded to fit.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Binds, where a value that SQLite cannot encode is a broken invariant: only integers, texts and bytes are bound.

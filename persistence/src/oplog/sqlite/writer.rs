@@ -5,7 +5,8 @@
 use super::generation::{BUSY_TIMEOUT, Directory, Held, LONGEST_LOOK, classify, is_busy};
 use super::rows::{Addressed, Rows};
 use super::{Counters, Point};
-use crate::oplog::{Append, Claimed, EntryIndex, Error, Writer};
+use crate::oplog::call::{Call, DONE};
+use crate::oplog::{Claimed, Error, Writer};
 use leasehold_model::{AgentId, ExecutorId, ShardId};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
@@ -24,34 +25,6 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Agents whose oplog's number is remembered; then all are forgotten and looked up again.
 const MAX_KNOWN: usize = 100_000;
-
-/// What was asked.
-#[derive(Debug)]
-pub(super) enum Call {
-    Claim { agent: AgentId, shard: ShardId, writer: Writer },
-    Append(Append),
-    Delete { agent: AgentId, writer: Writer },
-    Suspend { agent: AgentId, writer: Writer },
-}
-
-impl Call {
-    fn agent(&self) -> &AgentId {
-        match self {
-            Self::Claim { agent, .. } | Self::Delete { agent, .. } | Self::Suspend { agent, .. } => agent,
-            Self::Append(append) => &append.agent,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Append(append) => append.entries.iter().map(|entry| entry.body.len()).sum(),
-            Self::Claim { .. } | Self::Delete { .. } | Self::Suspend { .. } => 0,
-        }
-    }
-}
-
-/// A success: claims say all of it, appends the next index, the others nothing.
-pub(super) const DONE: Claimed = Claimed { next: EntryIndex(0), snapshot: None };
 
 pub(super) struct Job {
     pub call: Call,

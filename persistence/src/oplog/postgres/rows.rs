@@ -1,0 +1,418 @@
+//! The SQL, and how rows become values: every row is checked before it leaves this module.
+//!
+//! Each write is one statement, which is one transaction and one round trip, for any number of agents. It begins with the records: those
+//! that another transaction has are skipped, not waited for, and the others are updated under conditions that PostgreSQL asks
+//! of the newest version of the row, even if that is newer than what the statement sees of other tables (isolation level "read
+//! committed"). That is why the next index and the newest snapshot stand in the record: a statement that read them from the entries might
+//! have missed those of a transaction that ended a moment ago. Whatever else a write does depends on the updated rows.
+
+use super::error::{corrupt, of_driver};
+use crate::oplog::call::Call;
+use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, NewEntry, Writer};
+use crate::oplog::{Error, signed};
+use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row, query};
+use std::fmt::Write as _;
+
+/// State of a record whose oplog was deleted.
+const DELETED: i16 = 2;
+
+/// Entries of deleted lives that one statement removes.
+const PURGED_AT_ONCE: i64 = 4096;
+
+/// What a batch does: each is a statement of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Claim,
+    Append,
+    Delete,
+    Suspend,
+}
+
+impl Kind {
+    pub fn of(call: &Call) -> Self {
+        match call {
+            Call::Claim { .. } => Self::Claim,
+            Call::Append(_) => Self::Append,
+            Call::Delete { .. } => Self::Delete,
+            Call::Suspend { .. } => Self::Suspend,
+        }
+    }
+}
+
+/// The calls' agents and writers, numbered from 1. A text of a parameter has another collation than the tables' columns.
+macro_rules! wanted {
+    ($more:literal, $columns:literal) => {
+        concat!(
+            "WITH wanted AS MATERIALIZED (SELECT agent COLLATE \"C\" AS agent, epoch, executor, ",
+            $columns,
+            " number FROM UNNEST($2::text[], $3::bigint[], $4::bytea[]",
+            $more,
+            ") WITH ORDINALITY AS w (agent, epoch, executor, ",
+            $columns,
+            " number)), "
+        )
+    };
+}
+
+/// The records that a condition holds for, locked; those that another transaction has are left out.
+macro_rules! free {
+    ($condition:literal) => {
+        concat!(
+            "free AS MATERIALIZED (SELECT r.id, w.number FROM wanted w JOIN records r ON r.cluster = $1 AND r.agent = w.agent WHERE ",
+            $condition,
+            " FOR NO KEY UPDATE OF r SKIP LOCKED), "
+        )
+    };
+}
+
+/// Updates them, if the condition still holds.
+macro_rules! changed {
+    ($set:literal, $condition:literal) => {
+        concat!(
+            free!($condition),
+            "changed AS (UPDATE records r SET ",
+            $set,
+            " FROM free f JOIN wanted w USING (number) WHERE r.id = f.id AND ",
+            $condition,
+            " RETURNING w.number, r.id, r.base, r.next, r.snapshot) "
+        )
+    };
+}
+
+/// F1, with the records of agents that have none.
+const CLAIM: &str = concat!(
+    wanted!(", $5::bigint[]", "shard,"),
+    "made AS (INSERT INTO records (cluster, agent, shard, epoch, executor, state, base, next) \
+     SELECT $1, w.agent, w.shard, w.epoch, w.executor, 1, 1, 1 FROM wanted w \
+     WHERE NOT EXISTS (SELECT 1 FROM records r WHERE r.cluster = $1 AND r.agent = w.agent) \
+     ON CONFLICT DO NOTHING RETURNING agent, id, base, next, snapshot), ",
+    changed!(
+        "shard = w.shard, epoch = w.epoch, executor = w.executor, state = 1",
+        "(r.epoch < w.epoch OR (r.epoch = w.epoch AND r.executor = w.executor))"
+    ),
+    "SELECT number, id, base, next, snapshot FROM changed \
+     UNION ALL SELECT w.number, m.id, m.base, m.next, m.snapshot FROM made m JOIN wanted w ON w.agent = m.agent"
+);
+
+/// F3.
+const APPEND: &str = concat!(
+    wanted!(", $5::bigint[], $6::bigint[], $7::bigint[]", "expected, past, newest,"),
+    changed!(
+        "next = w.past, snapshot = coalesce(w.newest, r.snapshot)",
+        "r.epoch = w.epoch AND r.executor = w.executor AND r.state < 2 AND r.next = w.expected"
+    ),
+    ", written AS (INSERT INTO entries (oplog, idx, epoch, executor, kind, key, body) \
+     SELECT c.id, e.idx, w.epoch, w.executor, e.kind, e.key, e.body \
+     FROM UNNEST($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::bytea[]) AS e (number, idx, kind, key, body) \
+     JOIN changed c USING (number) JOIN wanted w USING (number)) \
+     SELECT number, id, base, next, snapshot FROM changed"
+);
+
+/// The other side of a benchmark's comparison: the same rows, unconditionally.
+const UNFENCED: &str = "WITH wanted AS MATERIALIZED (SELECT agent COLLATE \"C\" AS agent, epoch, executor, number \
+     FROM UNNEST($2::text[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS w (agent, epoch, executor, number)), \
+     written AS (INSERT INTO entries (oplog, idx, epoch, executor, kind, key, body) \
+     SELECT r.id, e.idx, w.epoch, w.executor, e.kind, e.key, e.body \
+     FROM UNNEST($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::bytea[]) AS e (number, idx, kind, key, body) \
+     JOIN wanted w USING (number) JOIN records r ON r.cluster = $1 AND r.agent = w.agent) \
+     SELECT number, NULL::bigint AS id, past AS base, past AS next, newest AS snapshot \
+     FROM UNNEST($5::bigint[], $6::bigint[], $7::bigint[]) WITH ORDINALITY AS w (expected, past, newest, number)";
+
+/// F5: the base moves past the last entry; that alone deletes them for every reader.
+const DELETE: &str = concat!(
+    wanted!("", ""),
+    changed!("state = 2, base = r.next, snapshot = NULL", "r.epoch = w.epoch AND r.executor = w.executor"),
+    "SELECT number, id, base, next, snapshot FROM changed"
+);
+
+const SUSPEND: &str = concat!(
+    wanted!("", ""),
+    changed!("state = 0", "r.epoch = w.epoch AND r.executor = w.executor AND r.state < 2"),
+    "SELECT number, id, base, next, snapshot FROM changed"
+);
+
+const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.next \
+     FROM UNNEST($2::text[]) WITH ORDINALITY AS w (agent, number) \
+     JOIN records r ON r.cluster = $1 AND r.agent = w.agent COLLATE \"C\"";
+
+/// Only what no reader sees goes, so this needs no fence.
+const PURGE: &str = "DELETE FROM entries e USING records r WHERE r.id = $1 AND e.oplog = r.id AND e.idx < r.base AND e.idx IN \
+     (SELECT d.idx FROM entries d WHERE d.oplog = $1 ORDER BY d.idx LIMIT $2)";
+
+/// The first of these keys that the oplog has.
+const TAKEN: &str = "SELECT e.key FROM entries e JOIN records r ON r.id = e.oplog WHERE e.oplog = $1 AND e.key = ANY ($2) AND e.idx >= r.base LIMIT 1";
+
+/// One statement sees one state: the record and the entries belong together.
+pub(super) const READ: &str = "SELECT r.epoch AS held_epoch, r.executor AS held_executor, r.state, \
+     e.idx, e.epoch, e.executor, e.kind, e.key, e.body \
+     FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= greatest($3::bigint, r.base) \
+     WHERE r.cluster = $1 AND r.agent = $2 ORDER BY e.idx LIMIT $4";
+
+pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, r.executor AS held_executor, r.state, \
+     e.idx, e.epoch, e.executor, e.kind, e.key, e.body \
+     FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.key = $3 AND e.idx >= r.base \
+     WHERE r.cluster = $1 AND r.agent = $2";
+
+pub(super) const RUNNING: &str = "SELECT agent FROM records \
+     WHERE cluster = $1 AND shard = $2 AND state = 1 AND agent > $3 ORDER BY agent LIMIT $4";
+
+pub(super) const RECORDED: &str = "SELECT epoch, executor FROM records WHERE cluster = $1 AND agent = $2";
+
+/// What a call that was carried out came to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Done {
+    pub claimed: Claimed,
+    /// The oplog's number, when entries of a deleted life may be left in it.
+    pub leftovers: Option<i64>,
+}
+
+/// A record as it stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    pub oplog: i64,
+    pub writer: Writer,
+    pub deleted: bool,
+    pub next: EntryIndex,
+}
+
+/// Why a write, or its answer, is not one.
+pub(super) enum Broken {
+    /// What the driver says.
+    Sql(sqlx::Error),
+    /// The answer cannot be.
+    Corrupt(Error),
+}
+
+impl From<sqlx::Error> for Broken {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+/// The columns that every write has.
+struct Callers<'a> {
+    agents: Vec<&'a str>,
+    epochs: Vec<i64>,
+    executors: Vec<&'a [u8]>,
+}
+
+impl<'a> Callers<'a> {
+    fn of(calls: impl Iterator<Item = &'a Call>) -> Self {
+        let mut callers = Self { agents: Vec::new(), epochs: Vec::new(), executors: Vec::new() };
+        for call in calls {
+            let (agent, writer) = match call {
+                Call::Claim { agent, writer, .. }
+                | Call::Delete { agent, writer }
+                | Call::Suspend { agent, writer } => (agent, writer),
+                Call::Append(append) => (&append.agent, &append.writer),
+            };
+            callers.agents.push(agent.as_str());
+            callers.epochs.push(signed(writer.epoch.get()));
+            callers.executors.push(writer.executor.as_bytes().as_slice());
+        }
+        callers
+    }
+}
+
+/// Carries out `calls`, all of `kind` and of different agents, for `cluster`: of each, what it came to, if its condition held and nobody
+/// else had its record.
+pub(super) async fn write(
+    connection: &mut PgConnection,
+    cluster: i32,
+    (kind, fenced): (Kind, bool),
+    calls: &[&Call],
+) -> Result<Vec<Option<Done>>, sqlx::Error> {
+    let Callers { agents, epochs, executors } = Callers::of(calls.iter().copied());
+    let sql = match kind {
+        Kind::Claim => CLAIM,
+        Kind::Append if fenced => APPEND,
+        Kind::Append => UNFENCED,
+        Kind::Delete => DELETE,
+        Kind::Suspend => SUSPEND,
+    };
+    let ask = query(sql).bind(cluster).bind(agents).bind(epochs).bind(executors);
+    let ask = match kind {
+        Kind::Claim => ask.bind(calls.iter().map(|call| shard(call)).collect::<Vec<i64>>()),
+        Kind::Append => bind_appends(ask, &calls.iter().filter_map(|call| append(call)).collect::<Vec<_>>()),
+        Kind::Delete | Kind::Suspend => ask,
+    };
+    let mut done = vec![None; calls.len()];
+    // To the end of the answer, which comes after the commit; the rows alone come before it.
+    for row in ask.fetch_all(connection).await? {
+        let number: i64 = row.try_get("number")?;
+        if let Some(place) = usize::try_from(number).ok().and_then(|number| done.get_mut(number.wrapping_sub(1))) {
+            *place = Some(carried_out(&row)?);
+        }
+    }
+    Ok(done)
+}
+
+type Asked<'a> = Query<'a, Postgres, PgArguments>;
+
+fn bind_appends<'a>(ask: Asked<'a>, appends: &[&'a Append]) -> Asked<'a> {
+    let newest = |append: &&Append| {
+        let snapshots = append.entries.iter().rposition(|entry| entry.kind == EntryKind::Snapshot);
+        snapshots.map(|at| signed(append.expected.0.saturating_add(at as u64)))
+    };
+    let (mut entries, mut indexes, mut numbers): (Vec<&NewEntry>, Vec<i64>, Vec<i64>) = Default::default();
+    for (append, number) in appends.iter().zip(1_i64..) {
+        entries.extend(&append.entries);
+        indexes.extend((append.expected.0..append.end().0).map(signed));
+        numbers.extend(append.entries.iter().map(|_| number));
+    }
+    ask.bind(appends.iter().map(|append| signed(append.expected.0)).collect::<Vec<_>>())
+        .bind(appends.iter().map(|append| signed(append.end().0)).collect::<Vec<_>>())
+        .bind(appends.iter().map(newest).collect::<Vec<Option<i64>>>())
+        .bind(numbers)
+        .bind(indexes)
+        .bind(entries.iter().map(|entry| number_of(entry.kind)).collect::<Vec<_>>())
+        .bind(entries.iter().map(|entry| entry.key.as_deref()).collect::<Vec<_>>())
+        .bind(entries.iter().map(|entry| entry.body.as_slice()).collect::<Vec<_>>())
+}
+
+fn append(call: &Call) -> Option<&Append> {
+    match call {
+        Call::Append(append) => Some(append),
+        Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
+    }
+}
+
+fn shard(call: &Call) -> i64 {
+    match call {
+        Call::Claim { shard: ShardId(shard), .. } => i64::from(*shard),
+        Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } => 0,
+    }
+}
+
+const fn number_of(kind: EntryKind) -> i16 {
+    match kind {
+        EntryKind::Invocation => 1,
+        EntryKind::Snapshot => 2,
+    }
+}
+
+fn carried_out(row: &PgRow) -> Result<Done, sqlx::Error> {
+    let (base, next): (i64, i64) = (row.try_get("base")?, row.try_get("next")?);
+    let snapshot: Option<i64> = row.try_get("snapshot")?;
+    let index = |value: i64| EntryIndex(value.unsigned_abs());
+    let claimed = Claimed { next: index(next), snapshot: snapshot.map(index) };
+    let oplog: Option<i64> = row.try_get("id")?;
+    Ok(Done { claimed, leftovers: oplog.filter(|_| base > 1) })
+}
+
+/// Of each agent the record, if it has one.
+pub(super) async fn standing(
+    connection: &mut PgConnection,
+    (cluster, place): (i32, &str),
+    agents: &[&AgentId],
+) -> Result<Vec<Option<Standing>>, Broken> {
+    let names: Vec<_> = agents.iter().map(|agent| agent.as_str()).collect();
+    let rows = query(STANDING).bind(cluster).bind(names).fetch_all(connection).await?;
+    let mut found = vec![None; agents.len()];
+    for row in rows {
+        let at = usize::try_from(row.try_get::<i64, _>("number")?).unwrap_or(0).wrapping_sub(1);
+        let (Some(agent), Some(into)) = (agents.get(at), found.get_mut(at)) else { continue };
+        let place = at_oplog(place, agent);
+        let read = || {
+            Ok(Standing {
+                oplog: get(&row, "id", &place)?,
+                writer: writer(&row, ("epoch", "executor"), &place)?,
+                deleted: state(&row, &place)? == DELETED,
+                next: index(get(&row, "next", &place)?, &place)?,
+            })
+        };
+        *into = Some(read().map_err(Broken::Corrupt)?);
+    }
+    Ok(found)
+}
+
+/// The first of the append's keys that oplog number `oplog` has.
+pub(super) async fn taken_key(
+    connection: &mut PgConnection,
+    oplog: i64,
+    append: &Append,
+) -> Result<Option<String>, sqlx::Error> {
+    let keys: Vec<_> = append.entries.iter().filter_map(|entry| entry.key.as_deref()).collect();
+    let row = query(TAKEN).bind(oplog).bind(keys).fetch_optional(connection).await?;
+    row.map(|row| row.try_get(0)).transpose()
+}
+
+/// Removes some entries of deleted lives; whether there may be more.
+pub(super) async fn purge(connection: &mut PgConnection, oplog: i64) -> Result<bool, sqlx::Error> {
+    let done = query(PURGE).bind(oplog).bind(PURGED_AT_ONCE).execute(connection).await?;
+    Ok(i64::try_from(done.rows_affected()).is_ok_and(|count| count == PURGED_AT_ONCE))
+}
+
+pub(super) fn at_oplog(place: &str, agent: &AgentId) -> String {
+    format!("{place}: oplog {:?}", agent.as_str())
+}
+
+fn get<'r, T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>>(
+    row: &'r PgRow,
+    column: &str,
+    place: &str,
+) -> Result<T, Error> {
+    row.try_get(column).map_err(|error| corrupt(place, of_driver(&error)))
+}
+
+fn state(row: &PgRow, place: &str) -> Result<i16, Error> {
+    match get(row, "state", place)? {
+        state @ 0..=DELETED => Ok(state),
+        other => Err(corrupt(place, format!("state {other}: 0..=2 make sense"))),
+    }
+}
+
+fn index(value: i64, place: &str) -> Result<EntryIndex, Error> {
+    match u64::try_from(value) {
+        Ok(index) if index > 0 => Ok(EntryIndex(index)),
+        Ok(_) | Err(_) => Err(corrupt(place, format!("index {value}: 1 and more make sense"))),
+    }
+}
+
+/// The epoch and identity in two columns of a row.
+pub(super) fn writer(row: &PgRow, (epoch, executor): (&str, &str), place: &str) -> Result<Writer, Error> {
+    let number: i64 = get(row, epoch, place)?;
+    let epoch = u64::try_from(number).map_err(|_| corrupt(place, format!("epoch {number}: 1 and more make sense")))?;
+    let epoch = ShardEpoch::owned(epoch).map_err(|error| corrupt(place, error))?;
+    let bytes: &[u8] = get(row, executor, place)?;
+    let executor = ExecutorId::from_slice("executor", bytes).map_err(|error| corrupt(place, error))?;
+    Ok(Writer { epoch, executor })
+}
+
+/// Checks the record of a fenced read. The rows are those of [`READ`] or [`FIND`].
+pub(super) fn admitted(rows: &[PgRow], offered: Writer, place: &str) -> Result<(), Error> {
+    let Some(row) = rows.first() else { return Err(Error::Fenced { recorded: None, offered }) };
+    let recorded = writer(row, ("held_epoch", "held_executor"), place)?;
+    if recorded != offered {
+        return Err(Error::Fenced { recorded: Some(recorded), offered });
+    }
+    if state(row, place)? == DELETED {
+        return Err(Error::Fenced { recorded: None, offered });
+    }
+    Ok(())
+}
+
+/// The entry of a row of [`READ`] or [`FIND`]; `None` when the record stands alone.
+pub(super) fn entry_if_any(row: &PgRow, place: &str) -> Result<Option<Entry>, Error> {
+    let Some(at) = get::<Option<i64>>(row, "idx", place)? else { return Ok(None) };
+    let index = index(at, place)?;
+    let mut place = place.to_owned();
+    // Writing to a String cannot fail.
+    let _ = write!(place, ", entry {}", index.0);
+    let kind = match get::<i16>(row, "kind", &place)? {
+        1 => EntryKind::Invocation,
+        2 => EntryKind::Snapshot,
+        other => return Err(corrupt(&place, format!("kind {other}: 1 or 2 make sense"))),
+    };
+    let (key, body) = (get(row, "key", &place)?, get(row, "body", &place)?);
+    Ok(Some(Entry { index, writer: writer(row, ("epoch", "executor"), &place)?, entry: NewEntry { kind, key, body } }))
+}
+
+/// The agent of a row.
+pub(super) fn agent(row: &PgRow, place: &str) -> Result<AgentId, Error> {
+    let text: String = get(row, "agent", place)?;
+    AgentId::new(text).map_err(|error| corrupt(place, error))
+}
