@@ -98,6 +98,23 @@ async fn a_manager_that_finds_the_store_taken_is_told_by_whom() {
     assert_eq!(load(&store).await, state);
 }
 
+/// The note is found beside the file itself, by whatever name either of the two came to it.
+#[tokio::test]
+async fn a_manager_that_comes_through_a_link_is_told_by_whom_the_store_is_held() {
+    let (place, _) = Place::filled().await;
+    let link = place.0.path().join("link.db");
+    std::os::unix::fs::symlink(place.db(), &link).unwrap();
+    for (holds, asks) in [(place.db(), link.clone()), (link, place.db())] {
+        let mut child = ChildManager::start("hold", &holds);
+        assert_eq!(child.line(), "opened");
+        let error = SqliteClusterStore::open(&asks).await.expect_err("the store is taken");
+        for part in [&*asks.to_string_lossy(), "manager.db", &format!("process {}", child.process.id()), "child:1"] {
+            assert!(text(&error).contains(part), "{part} is missing in: {error}");
+        }
+        child.kill();
+    }
+}
+
 /// Closing a second descriptor of the file would drop SQLite's locks: so the second opening must not touch it.
 #[tokio::test]
 async fn a_second_opening_in_the_same_process_is_refused_and_the_first_goes_on() {
@@ -196,6 +213,21 @@ async fn a_commit_that_the_disk_refuses_is_unknown_then_found_not_to_be_made_and
     }
     child.wait();
     assert_eq!(load(&place.open().await.unwrap()).await.revision, state.revision.next());
+}
+
+/// Case 26: a disk that is really full. SQLite takes the transaction back by itself, so that nothing is in doubt. Needs root or
+/// user namespaces, for a small file system of the child's own.
+#[tokio::test]
+async fn a_commit_on_a_full_disk_has_surely_not_been_made_and_can_be_repeated_once_there_is_room() {
+    let place = Place::new();
+    let disk = place.0.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = format!("mount -t tmpfs -o size=512k none '{}'", disk.display());
+    let mut child = ChildManager::start_in(&mount, "full-disk", &disk.join("manager.db"));
+    for expected in ["unavailable", "outcome false", "unavailable", "outcome false", "committed 2"] {
+        assert_eq!(child.line(), expected);
+    }
+    child.wait();
 }
 
 #[tokio::test]
@@ -355,13 +387,16 @@ async fn a_refused_store_is_the_same_to_the_byte() {
     assert_eq!(fs::read(place.db()).unwrap(), before);
 }
 
+/// No waiting helps: the path has to be corrected.
 #[tokio::test]
-async fn a_path_that_can_not_be_opened_is_unavailable_and_named() {
+async fn a_path_at_which_no_file_can_be_is_refused_and_named() {
     let place = Place::new();
-    for path in [place.0.path().to_owned(), place.0.path().join("no/such/folder.db")] {
+    fs::write(place.0.path().join("file"), "").unwrap();
+    for (path, says) in [("", "directory"), ("no/such/folder.db", "no/such;"), ("file/manager.db", "file")] {
+        let path = place.0.path().join(path);
         let error = SqliteClusterStore::open(&path).await.expect_err("no file can be there");
-        assert!(matches!(error, Error::Unavailable(_)), "{error}");
-        assert!(text(&error).contains(&*path.to_string_lossy()), "{error}");
+        assert!(matches!(error, Error::Incompatible(_)), "{error:?}");
+        assert!(text(&error).contains(&*path.to_string_lossy()) && text(&error).contains(says), "{error}");
     }
 }
 
@@ -377,8 +412,20 @@ const DB: &str = "CLUSTER_STORE_CHILD_DB";
 impl ChildManager {
     fn start(part: &str, db: &Path) -> Self {
         // A write beyond the greatest size of a file is to fail, not to kill.
-        let mut process = Process::new("/bin/sh")
-            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+        let mut shell = Process::new("/bin/sh");
+        shell.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]);
+        Self::start_by(shell, part, db)
+    }
+
+    /// After `mount`, in file systems of its own.
+    fn start_in(mount: &str, part: &str, db: &Path) -> Self {
+        let mut shell = Process::new("unshare");
+        shell.args(["--map-root-user", "--mount", "/bin/sh", "-c", &format!("{mount} && exec \"$@\""), "sh"]);
+        Self::start_by(shell, part, db)
+    }
+
+    fn start_by(mut shell: Process, part: &str, db: &Path) -> Self {
+        let mut process = shell
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "this_process_plays_the_manager_that_it_is_told_to", "--nocapture", "--quiet"])
             .env(PART, part)
@@ -442,6 +489,7 @@ async fn this_process_plays_the_manager_that_it_is_told_to() {
         "commits" => commit_until_killed(&db).await,
         "delete-log" => use_as_only_connection(&db).await,
         "small-disk" => commit_on_a_small_disk(&db).await,
+        "full-disk" => commit_on_a_full_disk(&db).await,
         other => panic!("unknown part {other}"),
     }
 }
@@ -490,6 +538,28 @@ async fn commit_on_a_small_disk(db: &Path) {
         say(format!("outcome {}", store.outcome(2).await.unwrap()));
     }
     limit_file_size(None);
+    store.commit(&write).await.unwrap();
+    assert_eq!(load(&store).await, after);
+    say(format!("committed {}", after.revision));
+}
+
+async fn commit_on_a_full_disk(db: &Path) {
+    let store = SqliteClusterStore::open(db).await.unwrap();
+    let (write, state) = first_write();
+    store.commit(&write).await.unwrap();
+    let (write, after) = raise(&state);
+    let filler = db.with_extension("filler");
+    let mut filling = File::create(&filler).unwrap();
+    while filling.write_all(&[1; 1024]).is_ok() {}
+    for _ in 0..2 {
+        match store.commit(&write).await {
+            Err(Error::Unavailable(why)) if why.contains("full") => say("unavailable"),
+            other => say(format!("{other:?}")),
+        }
+        say(format!("outcome {}", store.outcome(write.tag).await.unwrap()));
+    }
+    fs::remove_file(&filler).unwrap();
+    drop(filling);
     store.commit(&write).await.unwrap();
     assert_eq!(load(&store).await, after);
     say(format!("committed {}", after.revision));

@@ -59,8 +59,9 @@ impl SqliteClusterStore {
     ///
     /// # Errors
     /// [`Error::NotOwner`] when another process has it, naming whom; [`Error::Corrupt`] when it is damaged or no database;
-    /// [`Error::Incompatible`] when another application or a newer build wrote it; [`Error::Unavailable`] when it cannot
-    /// be opened or is locked. A file that is refused is not changed.
+    /// [`Error::Incompatible`] when another application or a newer build wrote it, or no file can be at `path` (there is no such
+    /// folder, this user may not write there); [`Error::Unavailable`] when it cannot be opened otherwise or is locked. A file that is
+    /// refused is not changed.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path, Options::default()).await
     }

@@ -7,6 +7,7 @@ mod code {
     pub const ERROR: i32 = 1;
     pub const BUSY: i32 = 5;
     pub const CORRUPT: i32 = 11;
+    pub const FULL: i32 = 13;
     pub const CONSTRAINT: i32 = 19;
     pub const MISMATCH: i32 = 20;
     pub const NOT_A_DATABASE: i32 = 26;
@@ -31,11 +32,13 @@ pub(super) fn unwritten(place: &str, error: &sqlx::Error) -> Error {
 
 /// An error of COMMIT itself. `rolled_back`: the transaction was still open afterwards and was rolled back then.
 ///
-/// Only "busy" leaves no doubt: it is said before anything is written. A write or a sync that failed may have put the whole
-/// transaction into the log, where a recovery finds it.
+/// Two leave no doubt. "Busy" is said before anything is written. "Full" is the disk's refusal of a part of the log, of which the
+/// last is what makes it a transaction: no recovery finds it whole, and SQLite has rolled it back by itself. Any other write or a sync
+/// that failed may have put the whole transaction into the log, where a recovery finds it.
 pub(super) fn at_commit(place: &str, error: &sqlx::Error, rolled_back: bool) -> Error {
-    if primary_code(error) == Some(code::BUSY) && rolled_back {
-        return Error::Unavailable(format!("{place}: {error}"));
+    match primary_code(error) {
+        Some(code::BUSY) if rolled_back => Error::Unavailable(format!("{place}: {error}")),
+        Some(code::FULL) => Error::Unavailable(format!("{place}: {error}")),
+        Some(_) | None => Error::Unknown(format!("{place}: commit failed: {error}")),
     }
-    Error::Unknown(format!("{place}: commit failed: {error}"))
 }

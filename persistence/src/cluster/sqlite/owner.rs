@@ -56,8 +56,14 @@ impl Holder {
     }
 }
 
+/// The name of the file itself, through whatever links `path` leads to it: SQLite keeps its own files beside that, too.
+fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// A name beside the file itself, the same for everybody who comes to it.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+    let mut name = real(path).into_os_string();
     name.push(suffix);
     PathBuf::from(name)
 }
@@ -72,7 +78,29 @@ fn holder_of(path: &Path) -> Error {
             format!("process {pid} on {host} since {since}{address}")
         },
     );
-    Error::NotOwner(format!("{} is held by {who}", path.display()))
+    let (named, real) = (path.display(), real(path));
+    let also = if real == path { String::new() } else { format!(" (that is {})", real.display()) };
+    Error::NotOwner(format!("{named}{also} is held by {who}"))
+}
+
+/// What an error of the file system means: whether waiting may help, or the path has to be corrected first.
+fn unopened(path: &Path, why: &io::Error) -> Error {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match (why.kind(), folder) {
+        (io::ErrorKind::NotFound, Some(folder)) if !folder.exists() => Error::Incompatible(format!(
+            "cannot open {}: there is no folder {}; make it, or correct the path",
+            path.display(),
+            folder.display()
+        )),
+        (
+            io::ErrorKind::NotFound
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::PermissionDenied,
+            _,
+        ) => Error::Incompatible(format!("cannot open {}: {why}", path.display())),
+        _ => Error::Unavailable(format!("cannot open {}: {why}", path.display())),
+    }
 }
 
 /// What can be asked of an ownership from any thread.
@@ -112,9 +140,10 @@ impl Ownership {
     /// Takes the file at `path`, creating it if there is none. `path` is absolute.
     ///
     /// # Errors
-    /// [`Error::NotOwner`] when somebody has it, naming whom; [`Error::Unavailable`] when it cannot be opened.
+    /// [`Error::NotOwner`] when somebody has it, naming whom; [`Error::Incompatible`] when no file can be at such a path, or none
+    /// that this user may write; [`Error::Unavailable`] when it cannot be opened otherwise.
     pub fn take(path: &Path, address: Option<&str>) -> Result<Self, Error> {
-        let unavailable = |why: io::Error| Error::Unavailable(format!("cannot open {}: {why}", path.display()));
+        let unavailable = |why: io::Error| unopened(path, &why);
         let mut held = held();
         if fs::metadata(path).is_ok_and(|metadata| held.contains(&Identity::from(&metadata))) {
             return Err(holder_of(path));
