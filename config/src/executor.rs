@@ -153,6 +153,9 @@ impl Configuration for ExecutorConfig {
         if oplog.url == StorageUrl::Memory {
             reader.warnings.push("oplog.url is memory: agents' state is forgotten when the process ends".into());
         }
+        if reader.is_set(&keys::STEP_AROUND_AFTER) && !matches!(oplog.url, StorageUrl::Sqlite(_)) {
+            reader.warnings.push("oplog.step_around_after has no effect: only oplogs in sqlite: have that lock".into());
+        }
         let limits = Limits::read(reader);
         Self { cluster, shard_count: expected, executor, lease, listen, agents, oplog, limits, log: Log::read(reader) }
     }

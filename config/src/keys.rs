@@ -264,8 +264,9 @@ key!(
     "oplog.url",
     Kind::Storage("DIR"),
     "sqlite:leasehold-data/oplogs",
-    "Where oplogs are kept: a directory that every executor of this cluster shares, on one machine. memory: forgets \
-     everything when the process ends, and only executors of one process can share it."
+    "Where oplogs are kept. sqlite: a directory that every executor of this cluster shares, on one machine. postgres: or redis: a \
+     server that they share from anywhere. memory: forgets everything when the process ends, and only executors of one process \
+     can share it."
 );
 key!(
     SNAPSHOT_EVERY,
@@ -279,7 +280,7 @@ key!(
     "oplog.step_around_after",
     Kind::Duration { min: Duration::from_millis(50), max: Duration::from_secs(5) },
     unset "1s, in lease.profile fast 500ms" e.g. "1s",
-    "How long the oplogs' lock may be held without a commit by anybody before its holder counts as frozen and is stepped \
+    "With oplogs in sqlite: how long their lock may be held without a commit by anybody before its holder counts as frozen and is stepped \
      around."
 );
 key!(

@@ -36,9 +36,9 @@ pub enum Kind {
     Listen,
     /// Allowance for clock-rate error: `0.1%` or `1000ppm`.
     Allowance,
-    /// `sqlite:` with a path of the named sort, or `memory:`.
+    /// Where oplogs are: `sqlite:` with a path of the named sort, a server that executors share, or `memory:`.
     Storage(&'static str),
-    /// As [`Kind::Storage`], or a server that managers share.
+    /// Where a manager's state is: `sqlite:` with a path, a server that managers share, or `memory:`.
     SharedStorage(&'static str),
     /// A file's path.
     File,
@@ -59,7 +59,9 @@ impl Kind {
             Self::Addresses => "one to 16 of host:port, each with a port in 1 to 65535".into(),
             Self::Listen => "IP:port, such as 127.0.0.1:7470 or [::1]:7470; port 0 takes a free one".into(),
             Self::Allowance => "0% to 10%, in % (at most four decimals) or in ppm".into(),
-            Self::Storage(path) => format!("sqlite:{path} or memory:"),
+            Self::Storage(path) => {
+                format!("sqlite:{path}, postgres://USER@HOST:PORT/DATABASE, redis://HOST:PORT or memory:")
+            }
             Self::SharedStorage(path) => format!(
                 "sqlite:{path}, postgres://USER@HOST:PORT/DATABASE, etcd:http://HOST:PORT with up to 15 more between commas (or \
                  https://), or memory:"
@@ -98,6 +100,8 @@ pub enum StorageUrl {
     Sqlite(PathBuf),
     /// `postgres://USER@HOST:PORT/DATABASE?sslmode=…`, as libpq writes it. May hold a password, which is never shown.
     Postgres(String),
+    /// `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, for oplogs. The password is never shown.
+    Redis(String),
     /// `etcd:http://HOST:PORT,…`: distributed mode.
     Etcd(Vec<String>),
 }
@@ -107,7 +111,7 @@ impl fmt::Display for StorageUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            Self::Postgres(url) => f.write_str(&without_password(url)),
+            Self::Postgres(url) | Self::Redis(url) => f.write_str(&without_password(url)),
             Self::Etcd(endpoints) => write!(f, "etcd:{}", endpoints.join(",")),
         }
     }
@@ -139,25 +143,31 @@ pub(crate) fn zone(text: &str) -> Option<String> {
     ClusterName::new(text).ok().map(String::from)
 }
 
+/// Where oplogs may be.
 pub(crate) fn storage(text: &str) -> Option<StorageUrl> {
-    match text.split_once(':')? {
-        ("memory", "") => Some(StorageUrl::Memory),
-        ("sqlite", path) if !path.is_empty() && !path.contains('\0') => Some(StorageUrl::Sqlite(path.into())),
-        _ => None,
+    match text.strip_prefix("redis://") {
+        Some(rest) if !rest.is_empty() && !text.contains(char::is_control) => Some(StorageUrl::Redis(text.to_owned())),
+        Some(_) => None,
+        None => file_or_postgres(text),
     }
 }
 
+/// Where a manager's state may be.
 pub(crate) fn shared_storage(text: &str) -> Option<StorageUrl> {
-    if let Some(list) = text.strip_prefix("etcd:") {
-        return endpoints(list).map(StorageUrl::Etcd);
+    match text.strip_prefix("etcd:") {
+        Some(list) => endpoints(list).map(StorageUrl::Etcd),
+        None => file_or_postgres(text),
     }
-    let postgres = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
-    match postgres {
-        Some(rest) if !rest.is_empty() && !text.contains(char::is_control) => {
-            Some(StorageUrl::Postgres(text.to_owned()))
+}
+
+fn file_or_postgres(text: &str) -> Option<StorageUrl> {
+    match text.split_once(':')? {
+        ("memory", "") => Some(StorageUrl::Memory),
+        ("sqlite", path) if !path.is_empty() && !path.contains('\0') => Some(StorageUrl::Sqlite(path.into())),
+        ("postgres" | "postgresql", rest) if rest.len() > 2 && rest.starts_with("//") => {
+            (!text.contains(char::is_control)).then(|| StorageUrl::Postgres(text.to_owned()))
         }
-        Some(_) => None,
-        None => storage(text),
+        _ => None,
     }
 }
 

@@ -42,7 +42,7 @@ impl Reader {
         let parsed = parse(&text);
         // The text goes into what is shown and into complaints; a store's may hold a password.
         let text = match key.kind {
-            Kind::SharedStorage(_) => without_password(&text),
+            Kind::Storage(_) | Kind::SharedStorage(_) => without_password(&text),
             Kind::Duration { .. }
             | Kind::Whole { .. }
             | Kind::OneOf(_)
@@ -51,7 +51,6 @@ impl Reader {
             | Kind::Addresses
             | Kind::Listen
             | Kind::Allowance
-            | Kind::Storage(_)
             | Kind::File => text,
         };
         if parsed.is_some() {

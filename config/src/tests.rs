@@ -270,7 +270,7 @@ fn a_grace_longer_than_a_lease_and_a_store_in_memory_are_warned_about() {
 }
 
 #[test]
-fn only_a_manager_takes_a_postgresql_server_and_its_password_is_never_shown() {
+fn a_manager_takes_a_postgresql_server_and_its_password_is_never_shown() {
     let url = "postgres://me:secret@db:5432/leasehold?sslmode=require";
     let loaded = load::<ManagerConfig>(&flags(&[&format!("store.url={url}")])).unwrap();
     assert_eq!(loaded.config.store, StorageUrl::Postgres(url.into()));
@@ -281,8 +281,35 @@ fn only_a_manager_takes_a_postgresql_server_and_its_password_is_never_shown() {
         let told = format!("{:?}", load::<ManagerConfig>(&flags(&[refused])).unwrap_err());
         assert!(told.contains("postgres://USER@HOST") && !told.contains("secret"), "{told}");
     }
-    let told = load::<ExecutorConfig>(&flags(&[&format!("oplog.url={url}")])).unwrap_err().to_string();
-    assert!(told.contains("sqlite:DIR"), "{told}");
+}
+
+#[test]
+fn oplogs_are_kept_where_several_executors_can_share_them_and_passwords_are_never_shown() {
+    let postgres = "postgres://me:secret@db:5432/leasehold";
+    let redis = "redis://:secret@cache:6379/1";
+    for (url, expected, shown) in [
+        (postgres, StorageUrl::Postgres(postgres.into()), "postgres://me:***@db:5432/leasehold"),
+        (redis, StorageUrl::Redis(redis.into()), "redis://:***@cache:6379/1"),
+    ] {
+        let loaded = load::<ExecutorConfig>(&flags(&[&format!("oplog.url={url}")])).unwrap();
+        assert_eq!(loaded.config.oplog.url, expected);
+        let value = loaded.render_show().into_iter().find(|shown| shown.key == "oplog.url").unwrap().value;
+        assert_eq!(value, shown);
+        assert_eq!(loaded.config.oplog.url.to_string(), shown);
+        let url = format!("oplog.url={url}");
+        let loaded = load::<ExecutorConfig>(&flags(&[&url, "oplog.step_around_after=1s"])).unwrap();
+        assert!(
+            loaded.warnings.iter().any(|it| it.contains("step_around_after has no effect")),
+            "{:?}",
+            loaded.warnings
+        );
+    }
+    for refused in ["etcd:http://db:2379", "redis://", "rediss://me:secret@cache", "redis-sentinel://cache"] {
+        let told = load::<ExecutorConfig>(&flags(&[&format!("oplog.url={refused}")])).unwrap_err().to_string();
+        assert!(told.contains("sqlite:DIR, postgres://") && !told.contains("secret"), "{told}");
+    }
+    let told = load::<ManagerConfig>(&flags(&["store.url=redis://cache"])).unwrap_err().to_string();
+    assert!(told.contains("expected sqlite:PATH, postgres://"), "{told}");
 }
 
 #[test]
@@ -393,7 +420,10 @@ fn accepted_text(kind: Kind, g: &mut Gen) -> String {
         Kind::Address | Kind::Listen => format!("127.0.0.1:{}", within(1, 65_535, g)),
         Kind::Addresses => (0..within(1, 16, g)).map(|host| format!("h{host}:1")).collect::<Vec<_>>().join(","),
         Kind::Allowance => format!("{}ppm", within(0, 100_000, g)),
-        Kind::Storage(_) => (*g.choose(&["memory:", "sqlite:a b/\"ü", "sqlite:/x"]).unwrap()).to_owned(),
+        Kind::Storage(_) => {
+            (*g.choose(&["memory:", "sqlite:a b/\"ü", "sqlite:/x", "postgres://me@db/x", "redis://h/1"]).unwrap())
+                .to_owned()
+        }
         Kind::SharedStorage(_) => (*g.choose(&["memory:", "sqlite:/x", "postgres://me@db/x"]).unwrap()).to_owned(),
         Kind::File => format!("/etc/{}", u8::arbitrary(g)),
     }

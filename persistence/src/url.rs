@@ -15,6 +15,8 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
     /// `postgres://USER@HOST:PORT/DATABASE`, as libpq writes it.
     Postgres(String),
+    /// `redis://HOST:PORT/DATABASE`, for oplogs.
+    Redis(String),
     /// `etcd:http://HOST:PORT,http://…`: one to 16 endpoints, `http` or `https`.
     Etcd(Vec<String>),
 }
@@ -24,7 +26,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            Self::Postgres(url) => f.write_str(&without_password(url)),
+            Self::Postgres(url) | Self::Redis(url) => f.write_str(&without_password(url)),
             Self::Etcd(endpoints) => write!(f, "etcd:{}", endpoints.join(",")),
         }
     }
@@ -59,10 +61,13 @@ impl FromStr for StoreUrl {
             Some(("postgres" | "postgresql", rest)) if rest.len() > 2 && rest.starts_with("//") => {
                 Ok(Self::Postgres(text.to_owned()))
             }
+            Some(("redis", rest)) if rest.len() > 2 && rest.starts_with("//") => Ok(Self::Redis(text.to_owned())),
             Some(("etcd", list)) => endpoints(list)
                 .map(Self::Etcd)
                 .ok_or_else(|| invalid("etcd:http://HOST:PORT[,http://HOST:PORT…], at most 16")),
-            _ => Err(invalid("sqlite:PATH, postgres://USER@HOST/DATABASE, etcd:http://HOST:PORT[,…] or memory:")),
+            _ => Err(invalid(
+                "sqlite:PATH, postgres://USER@HOST/DATABASE, redis://HOST:PORT, etcd:http://HOST:PORT[,…] or memory:",
+            )),
         }
     }
 }
@@ -78,6 +83,7 @@ mod tests {
             "sqlite:/var/lib/manager.db",
             "sqlite:data/manager.db",
             "postgres://leasehold@db.example:5432/leasehold",
+            "redis://cache.example:6379/1",
             "etcd:http://10.0.0.1:2379,https://etcd-2:2379",
         ] {
             assert_eq!(text.parse::<StoreUrl>().unwrap().to_string(), text);
@@ -104,6 +110,7 @@ mod tests {
             "manager.db",
             "postgres:",
             "postgres://",
+            "redis://",
             "etcd:",
             "etcd:127.0.0.1:2379",
             "etcd:http://a,ftp://b",

@@ -103,3 +103,35 @@ mod postgres {
 
     leasehold_persistence::oplog_store_conformance!(Server(Postgres::start()));
 }
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+    use leasehold_harness::Redis;
+    use leasehold_model::ClusterName;
+    use leasehold_persistence::oplog::RedisOplogStore;
+    use leasehold_persistence::oplog::redis::Settings;
+
+    struct Server(Redis);
+
+    impl Server {
+        async fn with(&self, settings: Settings) -> Arc<dyn OplogStore> {
+            let cluster = ClusterName::new("c").unwrap();
+            Arc::new(RedisOplogStore::open_with(&self.0.url(), &cluster, settings).await.unwrap())
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for Server {
+        async fn open(&self) -> Arc<dyn OplogStore> {
+            self.with(Settings::default()).await
+        }
+
+        /// Held before it is sent; `oplog_redis.rs` holds one in the network.
+        async fn open_held(&self, gate: Gate) -> Arc<dyn OplogStore> {
+            self.with(Settings { hold: Some(gate), ..Settings::default() }).await
+        }
+    }
+
+    leasehold_persistence::oplog_store_conformance!(Server(Redis::start()));
+}

@@ -1,7 +1,7 @@
 //! An executor process: ports, oplog store, actors; the lease on a thread of its own.
 
 use super::manager::{serve, told};
-use super::{bind, limits};
+use super::{bind, limits, store_url};
 use crate::cli::{Exit, Failure};
 use crate::http::{self, Operations};
 use actix::{Addr, AsyncContext, Context};
@@ -11,7 +11,9 @@ use leasehold_actors::executor::agent_core::AgentLimits;
 use leasehold_actors::executor::agent_host::{AgentHost, HostLimits, HostParts};
 use leasehold_actors::executor::agent_type::AgentTypes;
 use leasehold_actors::executor::front::{Draining, ExecutorFront};
-use leasehold_actors::executor::lease_holder::{ExitWatch, HolderParts, LeaseHolder, Shutdown, spawn_on_own_thread};
+use leasehold_actors::executor::lease_holder::{
+    Crash, ExitWatch, HolderParts, LeaseHolder, Shutdown, spawn_on_own_thread,
+};
 use leasehold_actors::executor::lease_metrics::LeaseMetrics;
 use leasehold_actors::executor::message::{CurrentLife, Pulse};
 use leasehold_actors::executor::metrics::ExecutorMetrics;
@@ -22,13 +24,15 @@ use leasehold_model::holder::{self, Life};
 use leasehold_model::message::LeaseKey;
 use leasehold_model::{ExecutorId, ExecutorName};
 use leasehold_persistence::OplogStore;
-use leasehold_persistence::oplog::{Error as OplogError, MemoryOplogStore, SqliteOplogStore, sqlite};
+use leasehold_persistence::oplog::{self, Error as OplogError};
 use leasehold_rpc::api::{ExecutorApi, InvokeApi};
 use leasehold_rpc::channel::Dialer;
 use leasehold_rpc::managers::Managers;
 use leasehold_rpc::server::serve_executor;
 use prometheus_client::registry::Registry;
+use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -63,7 +67,8 @@ impl ExecutorProcess {
     /// Binds, opens the oplog store and starts to register. Agents run on the current `LocalSet`, servers on the runtime's workers.
     ///
     /// # Errors
-    /// A port in use (1), an address that nobody can dial (78), an oplog store that cannot be used (75, corrupt: 1).
+    /// A port in use (1), an address that nobody can dial (78), an oplog store that cannot be used (75, corrupt: 1,
+    /// a folder that cannot be: 78).
     pub async fn start(config: &ExecutorConfig, types: AgentTypes) -> Result<Self, Failure> {
         let (grpc_listener, grpc) = bind("listen.grpc", config.listen.grpc).await?;
         let (http_listener, http) = bind("listen.http", config.listen.http).await?;
@@ -110,9 +115,7 @@ impl ExecutorProcess {
 
     /// Ends as a crash would: nothing is drained, nothing is given back. For `dev` and for tests; connections end with the runtime.
     pub fn crash(self) {
-        // The second of them ends it at once, in the middle of the first.
-        self.lease_holder.do_send(Shutdown);
-        self.lease_holder.do_send(Shutdown);
+        self.lease_holder.do_send(Crash);
     }
 
     /// Closes the ports.
@@ -126,22 +129,36 @@ impl ExecutorProcess {
 }
 
 async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Failure> {
-    match &config.oplog.url {
-        StorageUrl::Memory => Ok(Arc::new(MemoryOplogStore::new())),
-        StorageUrl::Sqlite(folder) => {
-            let settings =
-                sqlite::Settings { step_around_after: config.oplog.step_around_after, ..sqlite::Settings::default() };
-            let store = SqliteOplogStore::open_with(folder, settings).await.map_err(|error| {
-                let exit = if matches!(error, OplogError::Corrupt { .. }) { Exit::Failed } else { Exit::TryAgain };
-                Failure::new(exit, format!("oplog.url = {}: {error}", config.oplog.url))
-            })?;
-            Ok(Arc::new(store))
-        }
-        // `oplog.url` does not accept it.
-        StorageUrl::Postgres(_) | StorageUrl::Etcd(_) => {
-            Err(Failure::new(Exit::BadConfiguration, format!("oplog.url = {}: no oplog store", config.oplog.url)))
-        }
+    let url = &config.oplog.url;
+    if let StorageUrl::Sqlite(folder) = url {
+        make_folder(folder).map_err(|failure| failure.about(&format!("oplog.url = {url}")))?;
     }
+    let opened = oplog::open(&store_url(url), &config.cluster, config.oplog.step_around_after).await;
+    let opened = opened.map_err(|error| {
+        let exit = match error {
+            OplogError::Corrupt { .. } => Exit::Failed,
+            OplogError::Invalid(_) => Exit::BadConfiguration,
+            OplogError::Fenced { .. }
+            | OplogError::IndexConflict { .. }
+            | OplogError::Unavailable(_)
+            | OplogError::Unknown(_) => Exit::TryAgain,
+        };
+        Failure::new(exit, format!("oplog.url = {url}: {error}"))
+    })?;
+    for warning in opened.warnings {
+        tracing::warn!(%warning, "oplog.url");
+    }
+    Ok(opened.store)
+}
+
+/// Makes the folder of the oplogs, with those above it. Where it cannot be, the configuration is wrong; where there is no room, wait.
+fn make_folder(folder: &Path) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        let waits = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::ReadOnlyFilesystem];
+        let exit = if waits.contains(&error.kind()) { Exit::TryAgain } else { Exit::BadConfiguration };
+        Failure::new(exit, format!("the folder {} cannot be made: {error}", folder.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(failed)
 }
 
 /// `AgentHost` and `LeaseHolder` know each other: the host's address exists before the host does.
@@ -186,17 +203,10 @@ fn start_actors(
         store,
         store_timeout: limits.store_timeout,
         metrics: metrics.clone(),
+        pulse,
     };
     let fenced = lease_holder.clone().recipient();
-    context.run(AgentHost::new(HostParts {
-        name: name.clone(),
-        life,
-        around,
-        types: types.clone(),
-        pulse,
-        fenced,
-        limits,
-    }));
+    context.run(AgentHost::new(HostParts { name: name.clone(), life, around, types: types.clone(), fenced, limits }));
     let front = ExecutorFront {
         name,
         fence,

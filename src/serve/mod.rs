@@ -1,5 +1,6 @@
 //! Whole processes: what a configuration becomes. The binaries and `shard-manager dev` are made of these.
 
+mod door;
 pub mod executor;
 pub mod manager;
 pub mod replica;
@@ -22,6 +23,7 @@ pub(crate) fn store_url(url: &StorageUrl) -> StoreUrl {
         StorageUrl::Memory => StoreUrl::Memory,
         StorageUrl::Sqlite(path) => StoreUrl::Sqlite(path.clone()),
         StorageUrl::Postgres(url) => StoreUrl::Postgres(url.clone()),
+        StorageUrl::Redis(url) => StoreUrl::Redis(url.clone()),
         StorageUrl::Etcd(endpoints) => StoreUrl::Etcd(endpoints.clone()),
     }
 }

@@ -207,6 +207,9 @@ pub async fn open(
         StoreUrl::Postgres(_) => Err(Error::Incompatible(format!(
             "{url}: this build has no PostgreSQL store; build it with the cargo feature `postgres`"
         ))),
+        StoreUrl::Redis(_) => Err(Error::Incompatible(format!(
+            "{url}: Redis keeps oplogs, not a manager's state; use sqlite:, postgres: or etcd:"
+        ))),
         StoreUrl::Etcd(_) => {
             Err(Error::Incompatible(format!("{url}: on etcd a manager must be elected before it owns the store")))
         }

@@ -13,6 +13,8 @@ pub mod memory;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod warning;
@@ -22,6 +24,8 @@ pub use memory::MemoryOplogStore;
 pub use open::{Opened, open};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOplogStore;
+#[cfg(feature = "redis")]
+pub use redis::RedisOplogStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteOplogStore;
 pub use warning::Warning;

@@ -47,6 +47,13 @@ pub async fn open(url: &StoreUrl, cluster: &ClusterName, step_around_after: Dura
         }
         #[cfg(not(feature = "postgres"))]
         StoreUrl::Postgres(_) => Err(absent("PostgreSQL", "postgres")),
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(url) => {
+            let store = super::RedisOplogStore::open(url, cluster).await?;
+            Ok(Opened { warnings: store.warnings().to_vec(), store: Arc::new(store) })
+        }
+        #[cfg(not(feature = "redis"))]
+        StoreUrl::Redis(_) => Err(absent("Redis", "redis")),
         StoreUrl::Etcd(_) => {
             Err(Error::Invalid(format!("{url}: etcd keeps no oplogs; use sqlite:, postgres: or redis:")))
         }

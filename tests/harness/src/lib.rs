@@ -4,10 +4,14 @@
 mod certificates;
 mod etcd;
 pub mod netns;
+mod pooler;
 mod postgres;
 mod process;
+mod redis;
 
 pub use certificates::Certificates;
 pub use etcd::{Etcd, EtcdCluster, EtcdConfig, TlsFiles};
+pub use pooler::Pooler;
 pub use postgres::Postgres;
 pub use process::{Process, free_port, wait_until};
+pub use redis::Redis;

@@ -1,0 +1,111 @@
+//! The scripts: each call is one of them, and Redis runs one at a time.
+//!
+//! Keys: the record (a hash: epoch, executor, shard, state, base, next, snapshot), the entries (a hash by index), the idempotency keys (a
+//! hash to the index). The running agents of a shard are a sorted set of its own. Lua's numbers are floating: epochs are compared as texts of 19
+//! digits, indexes as texts for equality. A script checks everything before its first write; a server that is full refuses that first
+//! one, so nothing is ever half written.
+
+use redis::Script;
+use std::sync::LazyLock;
+
+/// The fence: KEYS\[1\] is the record, ARGV\[1\] the epoch, ARGV\[2\] the executor.
+const FENCE: &str = "
+local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'state', 'next', 'base', 'shard')
+if not r[1] then return {'absent'} end
+if r[1] ~= ARGV[1] or r[2] ~= ARGV[2] then return {'fenced', r[1], r[2]} end
+";
+
+const ALIVE: &str = "if r[3] == '2' then return {'absent'} end\n";
+
+/// F1. ARGV: the shard, its set's name without it, the agent.
+const CLAIM: &str = "
+local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'state', 'next', 'shard', 'snapshot', 'base')
+if r[1] and (r[1] > ARGV[1] or (r[1] == ARGV[1] and r[2] ~= ARGV[2])) then return {'fenced', r[1], r[2]} end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'executor', ARGV[2], 'shard', ARGV[3], 'state', '1',
+    'next', r[4] or '1', 'base', r[7] or '1')
+if r[5] and r[5] ~= ARGV[3] then redis.call('ZREM', ARGV[4] .. r[5], ARGV[5]) end
+redis.call('ZADD', ARGV[4] .. ARGV[3], 0, ARGV[5])
+return {'ok', r[4] or '1', r[6] or ''}
+";
+
+/// F3. ARGV: expected index, the one after, the newest snapshot's or nothing, twice the entries' count; indexes with entries; keys
+/// with indexes.
+const APPEND: &str = "
+if r[4] ~= ARGV[3] then return {'next', r[4]} end
+local last = 6 + ARGV[6]
+for i = last + 1, #ARGV, 2 do
+    if redis.call('HEXISTS', KEYS[3], ARGV[i]) == 1 then return {'taken', ARGV[i]} end
+end
+if ARGV[5] == '' then
+    redis.call('HSET', KEYS[1], 'next', ARGV[4])
+else
+    redis.call('HSET', KEYS[1], 'next', ARGV[4], 'snapshot', ARGV[5])
+end
+redis.call('HSET', KEYS[2], unpack(ARGV, 7, last))
+if #ARGV > last then redis.call('HSET', KEYS[3], unpack(ARGV, last + 1)) end
+return {'ok'}
+";
+
+/// The other side of a benchmark's comparison: the same entries, unconditionally.
+const UNFENCED: &str = "
+local last = 6 + ARGV[6]
+redis.call('HSET', KEYS[2], unpack(ARGV, 7, last))
+if #ARGV > last then redis.call('HSET', KEYS[3], unpack(ARGV, last + 1)) end
+return {'ok'}
+";
+
+/// ARGV: first index, limit.
+const READ: &str = "
+local found = {'ok'}
+local from = math.max(tonumber(ARGV[3]), tonumber(r[5]))
+local past = math.min(tonumber(r[4]), from + tonumber(ARGV[4]))
+while from < past do
+    local fields = {}
+    for i = from, math.min(past, from + 500) - 1 do fields[#fields + 1] = string.format('%.0f', i) end
+    local values = redis.call('HMGET', KEYS[2], unpack(fields))
+    for i = 1, #fields do
+        if not values[i] then return {'hole', fields[i]} end
+        found[#found + 1] = fields[i]
+        found[#found + 1] = values[i]
+    end
+    from = from + #fields
+end
+return found
+";
+
+/// ARGV: the key.
+const FIND: &str = "
+local at = redis.call('HGET', KEYS[3], ARGV[3])
+if not at then return {'ok'} end
+local value = redis.call('HGET', KEYS[2], at)
+if not value then return {'hole', at} end
+return {'ok', at, value}
+";
+
+/// F5. ARGV: the running set's name without its shard, the agent. Frees memory first, so that a server that is full does not refuse it.
+const DELETE: &str = "
+redis.call('UNLINK', KEYS[2], KEYS[3])
+redis.call('ZREM', ARGV[3] .. r[6], ARGV[4])
+redis.call('HDEL', KEYS[1], 'snapshot')
+redis.call('HSET', KEYS[1], 'state', '2', 'base', r[4])
+return {'ok'}
+";
+
+/// ARGV as for a deletion.
+const SUSPEND: &str = "
+redis.call('ZREM', ARGV[3] .. r[6], ARGV[4])
+redis.call('HSET', KEYS[1], 'state', '0')
+return {'ok'}
+";
+
+fn script(parts: &[&str]) -> Script {
+    Script::new(&parts.concat())
+}
+
+pub(super) static CLAIMING: LazyLock<Script> = LazyLock::new(|| script(&[CLAIM]));
+pub(super) static APPENDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, APPEND]));
+pub(super) static APPENDING_UNFENCED: LazyLock<Script> = LazyLock::new(|| script(&[UNFENCED]));
+pub(super) static READING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, READ]));
+pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, FIND]));
+pub(super) static DELETING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, DELETE]));
+pub(super) static SUSPENDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, SUSPEND]));
