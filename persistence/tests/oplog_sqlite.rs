@@ -301,7 +301,7 @@ async fn a_long_oplog_is_deleted_to_its_last_entry() {
         let entries = vec![append(&agent("a"), 1, 1).entries.remove(0); 256];
         next = store.append(Append { entries, ..append(&agent("a"), next, 1) }).await.unwrap().0;
     }
-    assert_eq!(store.delete(&agent("a"), writer(5)).await, Ok(()));
+    assert_eq!(store.delete(&agent("a"), writer(5), EntryIndex(next)).await, Ok(()));
     let mut connection = foreign(folder.path()).await;
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM entries").fetch_one(&mut connection).await.unwrap();
     assert_eq!(left, 0);

@@ -43,6 +43,7 @@ macro_rules! oplog_store_conformance {
             f5_a_stale_deletion_removes_nothing,
             f5_what_was_deleted_stays_deleted_until_its_owner_claims_it_anew,
             f5_a_new_life_begins_where_the_deleted_one_ended,
+            f5_a_deletion_that_comes_late_removes_nothing_of_the_next_life,
             f7_an_append_that_was_cancelled_is_there_once_or_not_at_all,
             a_stale_owner_is_fenced_on_every_path,
             giant_epochs_are_stored_exactly_and_epoch_zero_is_refused,
@@ -157,7 +158,7 @@ pub async fn f2_an_append_without_a_record_is_fenced(fixture: &dyn Fixture) {
     assert_eq!(store.append(one(&agent, ours, 1)).await, fenced(None, ours));
     assert_eq!(store.read(&agent, ours, EntryIndex(1), 10).await, fenced(None, ours));
     assert_eq!(store.find(&agent, ours, "k").await, fenced(None, ours));
-    assert_eq!(store.delete(&agent, ours).await, fenced(None, ours));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(1)).await, fenced(None, ours));
     assert_eq!(store.suspend(&agent, ours).await, fenced(None, ours));
     assert_eq!(store.recorded(&agent).await, Ok(None), "nothing made a record");
 }
@@ -216,7 +217,7 @@ pub async fn f4_the_record_never_goes_down(fixture: &dyn Fixture) {
         assert_eq!(outcome.is_ok(), epoch >= greatest, "step {step}: {epoch} over {greatest}");
         greatest = greatest.max(epoch);
         if step == 4 {
-            assert_eq!(store.delete(&agent, writer(greatest, 1)).await, Ok(()));
+            assert_eq!(store.delete(&agent, writer(greatest, 1), EntryIndex(1)).await, Ok(()));
         }
         assert_eq!(store.recorded(&agent).await, Ok(Some(writer(greatest, 1))));
     }
@@ -229,7 +230,7 @@ pub async fn f5_a_stale_deletion_removes_nothing(fixture: &dyn Fixture) {
     assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(1));
     assert_eq!(store.append(one(&agent, ours, 1)).await, Ok(EntryIndex(2)));
     assert_eq!(other.claim(&agent, SHARD, theirs).await, claimed(2));
-    assert_eq!(store.delete(&agent, ours).await, fenced(Some(theirs), ours));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(2)).await, fenced(Some(theirs), ours));
     assert_eq!(store.suspend(&agent, ours).await, fenced(Some(theirs), ours));
     assert_eq!(indexes(&*other, &agent, theirs).await, [1]);
     assert_eq!(other.running(SHARD, None, 10).await, Ok(vec![agent]));
@@ -242,8 +243,8 @@ pub async fn f5_what_was_deleted_stays_deleted_until_its_owner_claims_it_anew(fi
     assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(1));
     assert_eq!(store.append(at(&agent, ours, 1, vec![keyed("k")])).await, Ok(EntryIndex(2)));
     assert_eq!(other.claim(&agent, SHARD, theirs).await, claimed(2));
-    assert_eq!(other.delete(&agent, theirs).await, Ok(()));
-    assert_eq!(other.delete(&agent, theirs).await, Ok(()), "again, as after an unknown outcome");
+    assert_eq!(other.delete(&agent, theirs, EntryIndex(2)).await, Ok(()));
+    assert_eq!(other.delete(&agent, theirs, EntryIndex(2)).await, Ok(()), "again, as after an unknown outcome");
     assert_eq!(store.claim(&agent, SHARD, ours).await, fenced(Some(theirs), ours), "the thawed older owner");
     for index in [1, 2] {
         assert_eq!(store.append(one(&agent, ours, index)).await, fenced(Some(theirs), ours));
@@ -263,17 +264,32 @@ pub async fn f5_a_new_life_begins_where_the_deleted_one_ended(fixture: &dyn Fixt
     assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(1));
     let life = vec![keyed("k"), snapshot("s"), entry("e")];
     assert_eq!(store.append(at(&agent, ours, 1, life)).await, Ok(EntryIndex(4)));
-    assert_eq!(store.delete(&agent, ours).await, Ok(()));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(4)).await, Ok(()));
     assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(4), "nothing to replay");
     assert_eq!(all(&*store, &agent, ours).await, []);
     assert_eq!(store.find(&agent, ours, "k").await, Ok(None));
     assert_eq!(store.append(at(&agent, ours, 4, vec![keyed("k")])).await, Ok(EntryIndex(5)), "the key is free again");
-    assert_eq!(store.delete(&agent, ours).await, Ok(()));
-    assert_eq!(store.delete(&agent, ours).await, Ok(()));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(5)).await, Ok(()));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(5)).await, Ok(()));
     let later = writer(9, 2);
     assert_eq!(store.claim(&agent, SHARD, later).await, claimed(5));
     assert_eq!(store.append(one(&agent, later, 5)).await, Ok(EntryIndex(6)));
     assert_eq!(indexes(&*store, &agent, later).await, [5]);
+}
+
+/// F5, case 28: sent in the old life, carried out in the new one.
+pub async fn f5_a_deletion_that_comes_late_removes_nothing_of_the_next_life(fixture: &dyn Fixture) {
+    let store = fixture.open().await;
+    let (ours, agent) = (writer(5, 1), agent("a"));
+    assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(1));
+    assert_eq!(store.append(one(&agent, ours, 1)).await, Ok(EntryIndex(2)));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(2)).await, Ok(()));
+    assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(2));
+    assert_eq!(store.append(one(&agent, ours, 2)).await, Ok(EntryIndex(3)));
+    let late = Err(Error::IndexConflict { expected: EntryIndex(2), found: EntryIndex(3) });
+    assert_eq!(store.delete(&agent, ours, EntryIndex(2)).await, late);
+    assert_eq!(indexes(&*store, &agent, ours).await, [2]);
+    assert_eq!(store.running(SHARD, None, 10).await, Ok(vec![agent]));
 }
 
 /// F7, case 28: the caller is gone, the store goes on.
@@ -319,7 +335,7 @@ pub async fn a_stale_owner_is_fenced_on_every_path(fixture: &dyn Fixture) {
     assert_eq!(store.append(at(&agent, ours, 1, vec![snapshot("s")])).await, fenced(Some(theirs), ours));
     assert_eq!(store.read(&agent, ours, EntryIndex(1), 10).await, fenced(Some(theirs), ours));
     assert_eq!(store.find(&agent, ours, "k").await, fenced(Some(theirs), ours));
-    assert_eq!(store.delete(&agent, ours).await, fenced(Some(theirs), ours));
+    assert_eq!(store.delete(&agent, ours, EntryIndex(2)).await, fenced(Some(theirs), ours));
     assert_eq!(store.suspend(&agent, ours).await, fenced(Some(theirs), ours));
     assert_eq!(store.claim(&agent, SHARD, ours).await, fenced(Some(theirs), ours));
 }
@@ -455,8 +471,16 @@ pub async fn running_agents_are_listed_by_shard_in_pages(fixture: &dyn Fixture) 
     assert_eq!(store.running(SHARD, Some(&names[4]), 2).await, Ok(vec![]));
     assert_eq!(store.suspend(&names[0], ours).await, Ok(()));
     assert_eq!(store.suspend(&names[0], ours).await, Ok(()), "again, as after an unknown outcome");
-    assert_eq!(store.delete(&names[1], ours).await, Ok(()));
+    assert_eq!(store.delete(&names[1], ours, EntryIndex(1)).await, Ok(()));
     assert_eq!(store.running(SHARD, None, 10).await.as_deref(), Ok(&names[2..]));
+    let listed = |from: usize, to: usize| {
+        let kept = names[from..to].iter().filter(|name| **name != names[1]);
+        Ok(kept.map(|name| (name.clone(), *name != names[0])).collect::<Vec<_>>())
+    };
+    assert_eq!(store.agents(SHARD, None, 10).await, listed(0, 5), "the suspended one too, the deleted one not");
+    assert_eq!(store.agents(SHARD, None, 2).await, listed(0, 3));
+    assert_eq!(store.agents(SHARD, Some(&names[2]), 1).await, listed(3, 4));
+    assert_eq!(store.agents(SHARD, Some(&names[4]), 10).await, Ok(vec![]));
     assert_eq!(store.claim(&names[0], SHARD, writer(6, 2)).await, claimed(1), "an invocation starts it again");
     assert_eq!(store.running(SHARD, None, 1).await.as_deref(), Ok(&names[..1]));
 }
@@ -523,8 +547,12 @@ pub async fn deletions_racing_with_appends_leave_nothing_behind(fixture: &dyn Fi
         let (ours, agent) = (writer(5, 1), agent(round));
         assert_eq!(store.claim(&agent, SHARD, ours).await, claimed(1));
         let append = one(&agent, ours, 1);
-        let (appended, deleted) = tokio::join!(store.append(append), other.delete(&agent, ours));
-        assert_eq!(deleted, Ok(()));
+        let (appended, deleted) = tokio::join!(store.append(append), other.delete(&agent, ours, EntryIndex(1)));
+        if deleted != Ok(()) {
+            let late = Error::IndexConflict { expected: EntryIndex(1), found: EntryIndex(2) };
+            assert_eq!((deleted, &appended), (Err(late), &Ok(EntryIndex(2))));
+            assert_eq!(other.delete(&agent, ours, EntryIndex(2)).await, Ok(()));
+        }
         let next = match appended {
             Ok(next) => next.0,
             Err(error) => {
@@ -697,8 +725,11 @@ impl Reference {
         Ok(Some(EntryIndex(known.next)))
     }
 
-    fn delete(&mut self, agent: &AgentId, offered: Writer) -> Result<(), Error> {
+    fn delete(&mut self, agent: &AgentId, offered: Writer, expected: EntryIndex) -> Result<(), Error> {
         match self.0.get_mut(agent) {
+            Some(known) if known.writer == offered && !known.deleted && known.next != expected.0 => {
+                Err(Error::IndexConflict { expected, found: EntryIndex(known.next) })
+            }
             Some(known) if known.writer == offered => {
                 (known.running, known.deleted) = (false, true);
                 known.entries.clear();
@@ -763,7 +794,12 @@ async fn compare(
                 .map(|known| known.entries.iter().find(|e| e.entry.key.as_ref() == Some(&key)).cloned());
             same(store.find(agent, offered, &key).await, expected)?;
         }
-        What::Delete => same(store.delete(agent, offered).await, reference.delete(agent, offered))?,
+        What::Delete => {
+            let next = reference.0.get(agent).map_or(1, |known| known.next);
+            // Now and then it is one that comes late.
+            let expected = EntryIndex(if next % 5 == 0 { next - 1 } else { next });
+            same(store.delete(agent, offered, expected).await, reference.delete(agent, offered, expected))?;
+        }
         What::Suspend => {
             let expected = reference.open(agent, offered).map(|known| known.running = false);
             same(store.suspend(agent, offered).await, expected)?;

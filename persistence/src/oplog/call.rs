@@ -8,7 +8,7 @@ use leasehold_model::{AgentId, ShardId};
 pub(super) enum Call {
     Claim { agent: AgentId, shard: ShardId, writer: Writer },
     Append(Append),
-    Delete { agent: AgentId, writer: Writer },
+    Delete { agent: AgentId, writer: Writer, expected: EntryIndex },
     Suspend { agent: AgentId, writer: Writer },
 }
 

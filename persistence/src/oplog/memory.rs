@@ -27,6 +27,8 @@ pub enum Call {
     Suspend,
     /// [`OplogStore::running`]
     Running,
+    /// [`OplogStore::agents`]
+    Agents,
     /// [`OplogStore::recorded`]
     Recorded,
 }
@@ -241,8 +243,11 @@ impl OplogStore for MemoryOplogStore {
         .await
     }
 
-    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
+    async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {
         self.perform(Call::Delete, |oplogs| match oplogs.get_mut(agent) {
+            Some(oplog) if oplog.writer == writer && oplog.life != Life::Deleted && oplog.next() != expected => {
+                Err(Error::IndexConflict { expected, found: oplog.next() })
+            }
             Some(oplog) if oplog.writer == writer => {
                 oplog.base = oplog.next().0;
                 oplog.entries.clear();
@@ -267,6 +272,15 @@ impl OplogStore for MemoryOplogStore {
             let here = oplogs.iter().filter(|(_, oplog)| oplog.shard == shard && oplog.life == Life::Running);
             let beyond = here.map(|(agent, _)| agent).filter(|agent| after.is_none_or(|after| *agent > after));
             Ok(beyond.take(limit as usize).cloned().collect())
+        })
+        .await
+    }
+
+    async fn agents(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<(AgentId, bool)>, Error> {
+        self.perform(Call::Agents, |oplogs| {
+            let here = oplogs.iter().filter(|(_, oplog)| oplog.shard == shard && oplog.life != Life::Deleted);
+            let beyond = here.filter(|(agent, _)| after.is_none_or(|after| *agent > after));
+            Ok(beyond.take(limit as usize).map(|(agent, o)| (agent.clone(), o.life == Life::Running)).collect())
         })
         .await
     }

@@ -239,11 +239,12 @@ pub trait OplogStore: Send + Sync + 'static {
     /// As [`OplogStore::read`].
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error>;
 
-    /// F5: removes every entry, keeping the record. Fenced.
+    /// F5: removes every entry before `expected`, the next index, keeping the record. Fenced. Deleting what is deleted is
+    /// fine. A deletion that comes late, after a new life has begun to be written, finds another index and removes nothing of it (case 28).
     ///
     /// # Errors
     /// As [`OplogStore::append`]; fenced removes nothing.
-    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error>;
+    async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error>;
 
     /// Marks the agent as not running: it is not recovered by the next owner. Fenced.
     ///
@@ -256,6 +257,13 @@ pub trait OplogStore: Send + Sync + 'static {
     /// # Errors
     /// Unavailable or corrupt.
     async fn running(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<AgentId>, Error>;
+
+    /// Agents of `shard` that are not deleted, after `after`, ascending, at most `limit`, each with whether it is marked as
+    /// running. Not fenced.
+    ///
+    /// # Errors
+    /// Unavailable or corrupt.
+    async fn agents(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<(AgentId, bool)>, Error>;
 
     /// Who may write `agent`'s oplog. Not fenced.
     ///

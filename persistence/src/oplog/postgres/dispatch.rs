@@ -346,6 +346,9 @@ fn verdict(call: &Call, standing: Option<Standing>) -> Option<Error> {
         Call::Append(append) if append.expected != standing.next => {
             Some(Error::IndexConflict { expected: append.expected, found: standing.next })
         }
+        Call::Delete { expected, .. } if !standing.deleted && *expected != standing.next => {
+            Some(Error::IndexConflict { expected: *expected, found: standing.next })
+        }
         Call::Append(_) | Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
     }
 }

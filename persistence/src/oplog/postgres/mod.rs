@@ -224,8 +224,8 @@ impl OplogStore for PostgresOplogStore {
         rows.first().map_or(Ok(None), |row| rows::entry_if_any(row, &place))
     }
 
-    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
-        self.call(Call::Delete { agent: agent.clone(), writer }).await.map(drop)
+    async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {
+        self.call(Call::Delete { agent: agent.clone(), writer, expected }).await.map(drop)
     }
 
     async fn suspend(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
@@ -238,6 +238,14 @@ impl OplogStore for PostgresOplogStore {
         let place = format!("{}: shard {shard}", self.place());
         let rows = self.rows(asked.bind(after).bind(i64::from(limit))).await?;
         rows.iter().map(|row| rows::agent(row, &place)).collect()
+    }
+
+    async fn agents(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<(AgentId, bool)>, Error> {
+        let after = after.map_or_else(String::new, |agent| agent.as_str().to_owned());
+        let asked = sqlx::query(rows::AGENTS).bind(self.cluster).bind(i64::from(shard.0));
+        let place = format!("{}: shard {shard}", self.place());
+        let rows = self.rows(asked.bind(after).bind(i64::from(limit))).await?;
+        rows.iter().map(|row| rows::listed(row, &place)).collect()
     }
 
     async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error> {

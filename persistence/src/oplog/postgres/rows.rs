@@ -19,6 +19,9 @@ use std::fmt::Write as _;
 /// State of a record whose oplog was deleted.
 const DELETED: i16 = 2;
 
+/// State of a record whose agent is marked as running.
+const RUNNING_STATE: i16 = 1;
+
 /// Entries of deleted lives that one statement removes.
 const PURGED_AT_ONCE: i64 = 4096;
 
@@ -123,8 +126,11 @@ const UNFENCED: &str = "WITH wanted AS MATERIALIZED (SELECT agent COLLATE \"C\" 
 
 /// F5: the base moves past the last entry; that alone deletes them for every reader.
 const DELETE: &str = concat!(
-    wanted!("", ""),
-    changed!("state = 2, base = r.next, snapshot = NULL", "r.epoch = w.epoch AND r.executor = w.executor"),
+    wanted!(", $5::bigint[]", "expected,"),
+    changed!(
+        "state = 2, base = r.next, snapshot = NULL",
+        "r.epoch = w.epoch AND r.executor = w.executor AND (r.state = 2 OR r.next = w.expected)"
+    ),
     "SELECT number, id, base, next, snapshot FROM changed"
 );
 
@@ -158,6 +164,9 @@ pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, r.executor AS held_
 
 pub(super) const RUNNING: &str = "SELECT agent FROM records \
      WHERE cluster = $1 AND shard = $2 AND state = 1 AND agent > $3 ORDER BY agent LIMIT $4";
+
+pub(super) const AGENTS: &str = "SELECT agent, state FROM records \
+     WHERE cluster = $1 AND shard = $2 AND state < 2 AND agent > $3 ORDER BY agent LIMIT $4";
 
 pub(super) const RECORDED: &str = "SELECT epoch, executor FROM records WHERE cluster = $1 AND agent = $2";
 
@@ -205,7 +214,7 @@ impl<'a> Callers<'a> {
         for call in calls {
             let (agent, writer) = match call {
                 Call::Claim { agent, writer, .. }
-                | Call::Delete { agent, writer }
+                | Call::Delete { agent, writer, .. }
                 | Call::Suspend { agent, writer } => (agent, writer),
                 Call::Append(append) => (&append.agent, &append.writer),
             };
@@ -237,7 +246,8 @@ pub(super) async fn write(
     let ask = match kind {
         Kind::Claim => ask.bind(calls.iter().map(|call| shard(call)).collect::<Vec<i64>>()),
         Kind::Append => bind_appends(ask, &calls.iter().filter_map(|call| append(call)).collect::<Vec<_>>()),
-        Kind::Delete | Kind::Suspend => ask,
+        Kind::Delete => ask.bind(calls.iter().map(|call| expected(call)).collect::<Vec<i64>>()),
+        Kind::Suspend => ask,
     };
     let mut done = vec![None; calls.len()];
     // To the end of the answer, which comes after the commit; the rows alone come before it.
@@ -284,6 +294,13 @@ fn shard(call: &Call) -> i64 {
     match call {
         Call::Claim { shard: ShardId(shard), .. } => i64::from(*shard),
         Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } => 0,
+    }
+}
+
+fn expected(call: &Call) -> i64 {
+    match call {
+        Call::Append(Append { expected, .. }) | Call::Delete { expected, .. } => signed(expected.0),
+        Call::Claim { .. } | Call::Suspend { .. } => 0,
     }
 }
 
@@ -409,6 +426,11 @@ pub(super) fn entry_if_any(row: &PgRow, place: &str) -> Result<Option<Entry>, Er
     };
     let (key, body) = (get(row, "key", &place)?, get(row, "body", &place)?);
     Ok(Some(Entry { index, writer: writer(row, ("epoch", "executor"), &place)?, entry: NewEntry { kind, key, body } }))
+}
+
+/// The agent of a row, and whether it is marked as running.
+pub(super) fn listed(row: &PgRow, place: &str) -> Result<(AgentId, bool), Error> {
+    Ok((agent(row, place)?, state(row, place)? == RUNNING_STATE))
 }
 
 /// The agent of a row.

@@ -29,6 +29,7 @@ use leasehold_model::secret::without_password;
 use leasehold_model::{AgentId, ClusterName, ShardId};
 use link::{Effect, Link, Place};
 use redis::{Client, Cmd, Script, ScriptInvocation};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -137,6 +138,28 @@ impl RedisOplogStore {
         format!("{}running:", self.prefix)
     }
 
+    /// The set of a shard's suspended agents, without the shard.
+    fn suspended_set(&self) -> String {
+        format!("{}suspended:", self.prefix)
+    }
+
+    /// Agents in the set of `shard` whose name begins with `set`.
+    async fn members(
+        &self,
+        set: &str,
+        shard: ShardId,
+        after: Option<&AgentId>,
+        limit: u32,
+    ) -> Result<Vec<AgentId>, Error> {
+        let after = after.map_or_else(|| "-".to_owned(), |agent| format!("({}", agent.as_str()));
+        let mut ask = Cmd::new();
+        ask.arg("ZRANGEBYLEX").arg(format!("{set}{}", shard.0)).arg(after).arg("+");
+        ask.arg("LIMIT").arg(0).arg(limit);
+        let place = format!("{}: shard {shard}", self.place.name);
+        let names: Vec<String> = self.link(shard).read(&ask, &place).await?;
+        names.into_iter().map(|name| AgentId::new(name).map_err(|error| corrupt(&place, error))).collect()
+    }
+
     fn at_oplog(&self, agent: &AgentId) -> String {
         format!("{}: oplog {:?}", self.place.name, agent.as_str())
     }
@@ -173,7 +196,7 @@ impl OplogStore for RedisOplogStore {
     async fn claim(&self, agent: &AgentId, shard: ShardId, writer: Writer) -> Result<Claimed, Error> {
         check_writer(writer)?;
         let mut call = self.prepare(&scripts::CLAIMING, agent, writer);
-        call.arg(shard.0).arg(self.running_set()).arg(agent.as_str());
+        call.arg(shard.0).arg(self.running_set()).arg(agent.as_str()).arg(self.suspended_set());
         let told = self.run((agent, writer), (Effect::Writes, &call), NONE).await?;
         let place = self.at_oplog(agent);
         let [next, snapshot] = told.as_slice() else {
@@ -222,26 +245,29 @@ impl OplogStore for RedisOplogStore {
         told.chunks_exact(2).next().map(|pair| decode(&pair[0], &pair[1], &place)).transpose()
     }
 
-    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
+    async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {
         let mut call = self.prepare(&scripts::DELETING, agent, writer);
-        call.arg(self.running_set()).arg(agent.as_str());
-        self.run((agent, writer), (Effect::Writes, &call), NONE).await.map(drop)
+        call.arg(self.running_set()).arg(agent.as_str()).arg(self.suspended_set()).arg(expected.0);
+        self.run((agent, writer), (Effect::Writes, &call), expected).await.map(drop)
     }
 
     async fn suspend(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
         let mut call = self.prepare(&scripts::SUSPENDING, agent, writer);
-        call.arg(self.running_set()).arg(agent.as_str());
+        call.arg(self.running_set()).arg(agent.as_str()).arg(self.suspended_set());
         self.run((agent, writer), (Effect::Writes, &call), NONE).await.map(drop)
     }
 
     async fn running(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<AgentId>, Error> {
-        let after = after.map_or_else(|| "-".to_owned(), |agent| format!("({}", agent.as_str()));
-        let mut ask = Cmd::new();
-        ask.arg("ZRANGEBYLEX").arg(format!("{}{}", self.running_set(), shard.0)).arg(after).arg("+");
-        ask.arg("LIMIT").arg(0).arg(limit);
-        let place = format!("{}: shard {shard}", self.place.name);
-        let names: Vec<String> = self.link(shard).read(&ask, &place).await?;
-        names.into_iter().map(|name| AgentId::new(name).map_err(|error| corrupt(&place, error))).collect()
+        self.members(&self.running_set(), shard, after, limit).await
+    }
+
+    async fn agents(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<(AgentId, bool)>, Error> {
+        // One that changes between the two is running.
+        let suspended = self.members(&self.suspended_set(), shard, after, limit).await?;
+        let running = self.members(&self.running_set(), shard, after, limit).await?;
+        let mut all: BTreeMap<_, _> = suspended.into_iter().map(|agent| (agent, false)).collect();
+        all.extend(running.into_iter().map(|agent| (agent, true)));
+        Ok(all.into_iter().take(limit as usize).collect())
     }
 
     async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error> {

@@ -1,7 +1,7 @@
 //! The scripts: each call is one of them, and Redis runs one at a time.
 //!
 //! Keys: the record (a hash: epoch, executor, shard, state, base, next, snapshot), the entries (a hash by index), the idempotency keys (a
-//! hash to the index). The running agents of a shard are a sorted set of its own. Lua's numbers are floating: epochs are compared as texts of 19
+//! hash to the index). The running agents of a shard are a sorted set of their own, and so are the suspended ones. Lua's numbers are floating: epochs are compared as texts of 19
 //! digits, indexes as texts for equality. A script checks everything before its first write; a server that is full refuses that first
 //! one, so nothing is ever half written.
 
@@ -17,13 +17,14 @@ if r[1] ~= ARGV[1] or r[2] ~= ARGV[2] then return {'fenced', r[1], r[2]} end
 
 const ALIVE: &str = "if r[3] == '2' then return {'absent'} end\n";
 
-/// F1. ARGV: the shard, its set's name without it, the agent.
+/// F1. ARGV: the shard, the running set's name without it, the agent, the suspended set's name likewise.
 const CLAIM: &str = "
 local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'state', 'next', 'shard', 'snapshot', 'base')
 if r[1] and (r[1] > ARGV[1] or (r[1] == ARGV[1] and r[2] ~= ARGV[2])) then return {'fenced', r[1], r[2]} end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'executor', ARGV[2], 'shard', ARGV[3], 'state', '1',
     'next', r[4] or '1', 'base', r[7] or '1')
 if r[5] and r[5] ~= ARGV[3] then redis.call('ZREM', ARGV[4] .. r[5], ARGV[5]) end
+if r[5] then redis.call('ZREM', ARGV[6] .. r[5], ARGV[5]) end
 redis.call('ZADD', ARGV[4] .. ARGV[3], 0, ARGV[5])
 return {'ok', r[4] or '1', r[6] or ''}
 ";
@@ -82,19 +83,22 @@ if not value then return {'hole', at} end
 return {'ok', at, value}
 ";
 
-/// F5. ARGV: the running set's name without its shard, the agent. Frees memory first, so that a server that is full does not refuse it.
+/// F5. ARGV: the running set's name without its shard, the agent, the suspended set's name likewise, the expected index. Frees memory first, so that a server that is full does not refuse it.
 const DELETE: &str = "
+if r[3] ~= '2' and r[4] ~= ARGV[6] then return {'next', r[4]} end
 redis.call('UNLINK', KEYS[2], KEYS[3])
 redis.call('ZREM', ARGV[3] .. r[6], ARGV[4])
+redis.call('ZREM', ARGV[5] .. r[6], ARGV[4])
 redis.call('HDEL', KEYS[1], 'snapshot')
 redis.call('HSET', KEYS[1], 'state', '2', 'base', r[4])
 return {'ok'}
 ";
 
-/// ARGV as for a deletion.
+/// ARGV as for a deletion, without the index.
 const SUSPEND: &str = "
 redis.call('ZREM', ARGV[3] .. r[6], ARGV[4])
 redis.call('HSET', KEYS[1], 'state', '0')
+redis.call('ZADD', ARGV[5] .. r[6], 0, ARGV[4])
 return {'ok'}
 ";
 

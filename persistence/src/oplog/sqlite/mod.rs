@@ -283,8 +283,8 @@ impl OplogStore for SqliteOplogStore {
         rows.first().map_or(Ok(None), |row| rows::entry_if_any(row, &place))
     }
 
-    async fn delete(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
-        self.call(Call::Delete { agent: agent.clone(), writer }).await.map(drop)
+    async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {
+        self.call(Call::Delete { agent: agent.clone(), writer, expected }).await.map(drop)
     }
 
     async fn suspend(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
@@ -296,6 +296,13 @@ impl OplogStore for SqliteOplogStore {
         let values = arguments!(i64::from(shard.0), after, i64::from(limit));
         let place = format!("{}: shard {shard}", self.place());
         self.rows(rows::RUNNING, values).await?.iter().map(|row| rows::agent(row, &place)).collect()
+    }
+
+    async fn agents(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<(AgentId, bool)>, Error> {
+        let after = after.map_or("", AgentId::as_str);
+        let values = arguments!(i64::from(shard.0), after, i64::from(limit));
+        let place = format!("{}: shard {shard}", self.place());
+        self.rows(rows::AGENTS, values).await?.iter().map(|row| rows::listed(row, &place)).collect()
     }
 
     async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error> {

@@ -11,6 +11,9 @@ use std::sync::LazyLock;
 /// State of a record whose oplog was deleted.
 const DELETED: i64 = 2;
 
+/// State of a record whose agent is marked as running.
+const RUNNING_STATE: i64 = 1;
+
 /// Entries per statement: one of a few lengths, so that each is prepared once and reused.
 const BATCHES: [usize; 4] = [64, 16, 4, 1];
 
@@ -55,7 +58,8 @@ const STANDING: &str = "SELECT r.id, r.epoch, w.executor, r.state, \
 /// The base moves past the last entry: that alone deletes them for every reader.
 const DELETE: &str = "UPDATE records SET state = 2, \
     base = ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = records.id), base) \
-    WHERE agent = ? AND epoch = ? AND writer = ? RETURNING id";
+    WHERE agent = ? AND epoch = ? AND writer = ? \
+    AND (state = 2 OR ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = records.id), base) = ?) RETURNING id";
 
 const SUSPEND: &str =
     "UPDATE records SET state = 0 WHERE agent = ? AND epoch = ? AND writer = ? AND state < 2 RETURNING id";
@@ -77,6 +81,9 @@ pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_
 
 pub(super) const RUNNING: &str =
     "SELECT agent FROM records WHERE shard = ?1 AND state = 1 AND agent > ?2 ORDER BY agent LIMIT ?3";
+
+pub(super) const AGENTS: &str =
+    "SELECT agent, state FROM records WHERE shard = ?1 AND state < 2 AND agent > ?2 ORDER BY agent LIMIT ?3";
 
 pub(super) const RECORDED: &str =
     "SELECT r.epoch, w.executor FROM records r LEFT JOIN writers w ON w.id = r.writer WHERE r.agent = ?";
@@ -324,12 +331,18 @@ impl Rows<'_> {
     }
 
     /// F5: returns the oplog's number, for the purge.
-    pub(super) async fn delete(&mut self, agent: &AgentId, offered: Writer, writer: i64) -> Result<i64, Error> {
-        let values = arguments!(agent.as_str(), signed(offered.epoch.get()), writer);
+    pub(super) async fn delete(
+        &mut self,
+        agent: &AgentId,
+        (offered, writer): (Writer, i64),
+        expected: EntryIndex,
+    ) -> Result<i64, Error> {
+        let values = arguments!(agent.as_str(), signed(offered.epoch.get()), writer, signed(expected.0));
         match self.optional(DELETE, values).await? {
             Some(row) => integer(&row, "id", &at_oplog(self.place, agent)),
             None => Err(match self.standing(agent, offered).await? {
                 Standing::Fenced(error) => error,
+                Standing::Open { next } if next != expected => Error::IndexConflict { expected, found: next },
                 Standing::Open { .. } => self.senseless(agent),
             }),
         }
@@ -442,6 +455,11 @@ fn entry(row: &SqliteRow, place: &str) -> Result<Entry, Error> {
     let body = row.try_get("body").map_err(|e| corrupt(&place, e))?;
     let writer = writer(row, ("epoch", "executor"), &place)?;
     Ok(Entry { index, writer, entry: NewEntry { kind, key, body } })
+}
+
+/// The agent of a row, and whether it is marked as running.
+pub(super) fn listed(row: &SqliteRow, place: &str) -> Result<(AgentId, bool), Error> {
+    Ok((agent(row, place)?, state(row, place)? == RUNNING_STATE))
 }
 
 /// The agent of a row.

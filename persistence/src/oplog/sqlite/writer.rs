@@ -6,7 +6,7 @@ use super::generation::{BUSY_TIMEOUT, Directory, Held, LONGEST_LOOK, classify, i
 use super::rows::{Addressed, Rows};
 use super::{Counters, Point};
 use crate::oplog::call::{Call, DONE};
-use crate::oplog::{Claimed, Error, Writer};
+use crate::oplog::{Claimed, EntryIndex, Error, Writer};
 use leasehold_model::{AgentId, ExecutorId, ShardId};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
@@ -334,7 +334,13 @@ impl WriterTask {
                     continue;
                 }
                 Call::Claim { agent, shard, writer } => link.claim(agent, *shard, *writer).await,
-                Call::Delete { agent, writer } => link.delete(agent, *writer, &mut deleted).await,
+                Call::Delete { agent, writer, expected } => {
+                    let outcome = link.delete(agent, *writer, *expected).await;
+                    outcome.map(|oplog| {
+                        deleted.push(oplog);
+                        DONE
+                    })
+                }
                 Call::Suspend { agent, writer } => link.suspend(agent, *writer).await,
             };
             pending.outcome = Some(individual(outcome)?);
@@ -464,10 +470,10 @@ impl Link {
         Ok(claimed)
     }
 
-    async fn delete(&mut self, agent: &AgentId, writer: Writer, deleted: &mut Vec<i64>) -> Result<Claimed, Error> {
+    /// Returns the oplog's number, for the purge.
+    async fn delete(&mut self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<i64, Error> {
         let id = self.writer(writer.executor).await?;
-        deleted.push(self.rows().delete(agent, writer, id).await?);
-        Ok(DONE)
+        self.rows().delete(agent, (writer, id), expected).await
     }
 
     async fn suspend(&mut self, agent: &AgentId, writer: Writer) -> Result<Claimed, Error> {
