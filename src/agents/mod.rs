@@ -85,7 +85,9 @@ mod tests {
                     self.assert_recoverable();
                     answer
                 }
-                other @ (Decision::Reject(_) | Decision::UnknownMethod) => panic!("{method} {payload}: {other:?}"),
+                other @ (Decision::Reject(_) | Decision::UnknownMethod | Decision::Outside(_)) => {
+                    panic!("{method} {payload}: {other:?}")
+                }
             }
         }
 
@@ -93,7 +95,10 @@ mod tests {
         pub(super) fn rejected(&self, method: &str, payload: Value) -> String {
             match self.state.decide(method, &payload) {
                 Decision::Reject(why) => why,
-                other @ (Decision::Answer(_) | Decision::Append { .. } | Decision::UnknownMethod) => {
+                other @ (Decision::Answer(_)
+                | Decision::Append { .. }
+                | Decision::UnknownMethod
+                | Decision::Outside(_)) => {
                     panic!("{method} {payload}: {other:?}")
                 }
             }
@@ -137,7 +142,10 @@ mod tests {
             let state = types.find(kind).unwrap().start("x");
             match state.decide(method, &serde_json::json!({"byy": 1})) {
                 Decision::Reject(why) => assert!(why.contains("byy"), "{why}"),
-                other @ (Decision::Answer(_) | Decision::Append { .. } | Decision::UnknownMethod) => {
+                other @ (Decision::Answer(_)
+                | Decision::Append { .. }
+                | Decision::UnknownMethod
+                | Decision::Outside(_)) => {
                     panic!("{kind}: {other:?}")
                 }
             }

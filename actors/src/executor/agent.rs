@@ -9,12 +9,16 @@
 //! dropped, the `AgentHost` hears [`AgentStopped`] from the drop, and a fresh `Agent` starts from the oplog: no half state is left.
 
 use super::agent_core::{AgentCore, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
-use super::message::{AgentFenced, AgentStopped};
+use super::agent_type::{Question, Undecided};
+use super::message::{AgentFenced, AgentStopped, Pulse};
 use super::metrics::ExecutorMetrics;
+use super::oplog_health::{Line, StoreCall};
 use crate::clock::SharedClock;
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, WrapFuture,
+};
 use leasehold_model::fence::{Admitted, Closed, Fence};
-use leasehold_model::{CallError, Tick};
+use leasehold_model::{AgentId, CallError, ShardEpoch, ShardId, Tick};
 use leasehold_persistence::OplogStore;
 use leasehold_persistence::oplog::Error;
 use std::collections::HashMap;
@@ -64,6 +68,44 @@ pub struct Surroundings {
     pub store_timeout: Duration,
     /// What is counted.
     pub metrics: ExecutorMetrics,
+    /// Where the executor shows how it is doing.
+    pub pulse: Arc<Pulse>,
+}
+
+impl Surroundings {
+    /// Takes note of how a call of the store ended: what fails, and that it works again, is counted, logged and shown in the
+    /// pulse. `agent` is absent where a call is about a whole shard.
+    pub(super) fn note(&self, call: StoreCall, (shard, agent): (ShardId, Option<&AgentId>), ended: Result<(), &Error>) {
+        let (oplogs, now) = (&self.pulse.oplogs, self.clock.now());
+        let error = match ended {
+            Ok(()) => {
+                if let Some(Line::Works { failing, failures }) = oplogs.worked(now, call) {
+                    let failing_ms = u64::try_from(failing.as_millis()).unwrap_or(u64::MAX);
+                    tracing::info!(failing_ms, failures, "the oplog store works again");
+                }
+                return;
+            }
+            Err(error @ (Error::Unavailable(_) | Error::Unknown(_))) => error,
+            // The store works; what it says is of this oplog alone.
+            Err(Error::Fenced { .. } | Error::IndexConflict { .. } | Error::Corrupt { .. } | Error::Invalid(_)) => {
+                return;
+            }
+        };
+        self.metrics.count_oplog_failure(call.name());
+        if let Some(Line::Fails { suppressed }) = oplogs.failed(now, call) {
+            let (call, agent) = (call.name(), agent.map(tracing::field::display));
+            tracing::warn!(
+                call, %shard, agent, %error, suppressed,
+                "the oplog store fails: calls are refused or end unknown until it works; look at its disk (space, permissions, faults)"
+            );
+        }
+    }
+
+    /// The outcome of a call of the store; past its deadline it is unknown.
+    pub(super) async fn timed<T>(timeout: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let unknown = |_| Err(Error::Unknown(format!("no answer within {} ms", timeout.as_millis())));
+        tokio::time::timeout(timeout, call).await.unwrap_or_else(unknown)
+    }
 }
 
 /// Tells the host that an agent ended, however it ended.
@@ -91,6 +133,8 @@ pub struct Agent {
     fenced: Recipient<AgentFenced>,
     replies: HashMap<JobId, ReplyTo>,
     last_job: JobId,
+    /// What is being asked outside.
+    consultation: Option<SpawnHandle>,
     mailbox: usize,
     obituary: Obituary,
 }
@@ -107,7 +151,8 @@ impl Agent {
     ) -> Self {
         let admitted = Admitted { shard: identity.shard, epoch: identity.writer.epoch };
         let mailbox = core.queue_limit() + 8;
-        Self { core, identity, admitted, around, fenced, replies: HashMap::new(), last_job: 0, mailbox, obituary }
+        let (replies, last_job, consultation) = (HashMap::new(), 0, None);
+        Self { core, identity, admitted, around, fenced, replies, last_job, consultation, mailbox, obituary }
     }
 
     fn moment(&self) -> Moment {
@@ -133,19 +178,48 @@ impl Agent {
         let Identity { agent, shard, writer, .. } = self.identity.clone();
         match effect {
             Effect::Claim => {
-                self.call(async move { store.claim(&agent, shard, writer).await }, Event::Claimed, ctx);
+                self.call(
+                    StoreCall::Claim,
+                    async move { store.claim(&agent, shard, writer).await },
+                    Event::Claimed,
+                    ctx,
+                );
             }
             Effect::Read(from, limit) => {
-                self.call(async move { store.read(&agent, writer, from, limit).await }, Event::Page, ctx);
+                self.call(
+                    StoreCall::Read,
+                    async move { store.read(&agent, writer, from, limit).await },
+                    Event::Page,
+                    ctx,
+                );
             }
             Effect::Find(key) => {
-                self.call(async move { store.find(&agent, writer, &key).await }, Event::Found, ctx);
+                self.call(StoreCall::Find, async move { store.find(&agent, writer, &key).await }, Event::Found, ctx);
             }
             Effect::Append(append) => {
-                self.call(async move { store.append(append).await }, Event::Appended, ctx);
+                self.call(StoreCall::Append, async move { store.append(append).await }, Event::Appended, ctx);
             }
             Effect::Suspend => {
-                self.call(async move { store.suspend(&agent, writer).await }, Event::Suspended, ctx);
+                self.call(
+                    StoreCall::Suspend,
+                    async move { store.suspend(&agent, writer).await },
+                    Event::Suspended,
+                    ctx,
+                );
+            }
+            Effect::Delete(expected) => {
+                self.call(
+                    StoreCall::Delete,
+                    async move { store.delete(&agent, writer, expected).await },
+                    Event::Deleted,
+                    ctx,
+                );
+            }
+            Effect::Consult(question) => self.consult(question, ctx),
+            Effect::DropConsultation => {
+                if let Some(consultation) = self.consultation.take() {
+                    ctx.cancel_future(consultation);
+                }
             }
             Effect::Wait(span) => {
                 ctx.run_later(span, |agent, ctx| agent.happen(Event::Woke, ctx));
@@ -156,11 +230,7 @@ impl Agent {
                     let _ = reply.send(answer);
                 }
             }
-            Effect::TellFenced(recorded) => {
-                self.around.metrics.fenced.inc();
-                let instance = self.obituary.stopped.instance;
-                self.fenced.do_send(AgentFenced { agent, instance, recorded });
-            }
+            Effect::TellFenced(recorded) => self.tell_fenced(recorded),
             Effect::Replayed(entries) => {
                 self.around.metrics.replays.inc();
                 self.around.metrics.replayed_entries.inc_by(entries);
@@ -172,19 +242,43 @@ impl Agent {
         }
     }
 
-    /// Every store call has a deadline; past it the outcome is unknown.
+    fn tell_fenced(&self, recorded: Option<ShardEpoch>) {
+        self.around.metrics.fenced.inc();
+        let (agent, instance) = (self.identity.agent.clone(), self.obituary.stopped.instance);
+        self.fenced.do_send(AgentFenced { agent, instance, recorded });
+    }
+
+    /// Asks outside. Dropping what is spawned here breaks the call off.
+    fn consult(&mut self, question: Question, ctx: &mut Context<Self>) {
+        let decider = self.core.decider();
+        let asked = async move {
+            match decider {
+                Some(decider) => decider.decide(question).await,
+                None => Err(Undecided::Unusable("it decides outside and names nobody to ask".to_owned())),
+            }
+        };
+        let handle = ctx.spawn(asked.into_actor(self).map(|answer, agent, ctx| {
+            agent.consultation = None;
+            agent.around.metrics.count_consultation(&answer);
+            agent.happen(Event::Decided(answer), ctx);
+        }));
+        self.consultation = Some(handle);
+    }
+
+    /// Every store call has a deadline.
     fn call<T: 'static>(
         &self,
+        kind: StoreCall,
         call: impl Future<Output = Result<T, Error>> + 'static,
         event: fn(Result<T, Error>) -> Event,
         ctx: &mut Context<Self>,
     ) {
-        let timeout = self.around.store_timeout;
-        let bounded = async move {
-            let unknown = |_| Err(Error::Unknown(format!("no answer within {} ms", timeout.as_millis())));
-            tokio::time::timeout(timeout, call).await.unwrap_or_else(unknown)
-        };
-        ctx.spawn(bounded.into_actor(self).map(move |outcome, agent, ctx| agent.happen(event(outcome), ctx)));
+        let bounded = Surroundings::timed(self.around.store_timeout, call);
+        ctx.spawn(bounded.into_actor(self).map(move |outcome, agent, ctx| {
+            let Identity { agent: whose, shard, .. } = &agent.identity;
+            agent.around.note(kind, (*shard, Some(whose)), outcome.as_ref().map(drop));
+            agent.happen(event(outcome), ctx);
+        }));
     }
 }
 

@@ -4,32 +4,34 @@
 //!
 //! ```text
 //! Dormant ─job─▶ Claiming ─▶ Replaying ─▶ Idle ─job─▶ [Finding] ─▶ Appending ─▶ Idle
-//!    ▲                           ▲                                  │    ▲
-//!    │                           └─ another entry stood there ─┐    ▼    │ not there
-//!    └──────────── could not be read for long ──────────────── ReadingBack ─ it is there ─▶ Idle
+//!    ▲             │             │  ▲                               │    ▲
+//!    └─ could not be had for long┘  └─ another stood there, ─┐      ▼    │ not there
+//!                                      or nobody can say ──── ReadingBack ─ it is there ─▶ Idle
 //!
 //! any ─ fenced ─▶ Fenced (latched, F6)      any ─ stop ─▶ Stopped
 //! ```
+//!
+//! Two detours: a type that decides outside is in `Consulting` before it appends, and a deletion goes from `Claiming` or `Idle`
+//! through `Deleting` back to `Dormant`.
+
+mod deletion;
+mod ending;
+mod outside;
 
 pub use super::agent_event::{AgentLimits, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
+pub use super::agent_outcome::{APPEND_ATTEMPTS, OPEN_ATTEMPTS, READ_BACK_ATTEMPTS};
 use super::agent_outcome::{backoff, given_up, parse, retryable, stored};
-use super::agent_phase::{Closing, Phase, Running};
+use super::agent_phase::{Closing, Consulting, Phase, Running};
 use super::agent_recent::Recent;
-use super::agent_type::{AgentState, AgentType, Decision, MAX_EVENTS};
+use super::agent_type::{AgentState, AgentType, Decider, Decision, MAX_EVENTS};
 use super::oplog_entry::{Body, EntryId, Invoked, MAX_BODY};
 use leasehold_model::fence::Closed;
-use leasehold_model::{CallError, Refusal, ShardEpoch};
-use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, NewEntry, Writer};
+use leasehold_model::{CallError, Refusal, Tick};
+use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, NewEntry};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How often opening an oplog is tried before its queue is refused: about 7 s of waiting.
-pub const OPEN_ATTEMPTS: u32 = 8;
-/// How often an append is tried before the caller is refused (or told that nobody knows).
-pub const APPEND_ATTEMPTS: u32 = 3;
-/// How often an unknown outcome is looked up before the caller is told that nobody knows: about 15 s of waiting.
-pub const READ_BACK_ATTEMPTS: u32 = 12;
 /// One agent.
 pub struct AgentCore {
     identity: Identity,
@@ -54,6 +56,8 @@ pub struct AgentCore {
     attempts: u32,
     /// The job that lost its place in the oplog and is decided anew, once.
     conflicted: Option<JobId>,
+    /// What the agent can see of the world at the event in hand.
+    moment: Moment,
 }
 
 impl AgentCore {
@@ -77,6 +81,7 @@ impl AgentCore {
             serial: 0,
             attempts: 0,
             conflicted: None,
+            moment: Moment { now: Tick(0), gate: Err(Closed::NotReady) },
         }
     }
 
@@ -86,8 +91,15 @@ impl AgentCore {
         self.limits.queue
     }
 
+    /// Whom the agent's type asks, if it decides outside.
+    #[must_use]
+    pub fn decider(&self) -> Option<Arc<dyn Decider>> {
+        self.kind.decider()
+    }
+
     /// Takes an event in.
     pub fn step(&mut self, moment: Moment, event: Event, out: &mut Vec<Effect>) {
+        self.moment = moment;
         let phase = std::mem::replace(&mut self.phase, Phase::Dormant);
         match (phase, event) {
             (Phase::Stopped, _) => self.phase = Phase::Stopped,
@@ -107,6 +119,11 @@ impl AgentCore {
             (Phase::Appending(running), Event::Appended(answer)) => self.appended(running, answer, out),
             (Phase::ReadingBack(running), Event::Page(answer)) => self.read_back(running, answer, out),
             (Phase::Suspending, Event::Suspended(answer)) => self.suspended(answer, out),
+            (Phase::Deleting(deletion), Event::Deleted(answer)) => self.deleted(deletion, answer, out),
+            (Phase::Consulting(consulting), Event::Decided(answer)) if consulting.asked => {
+                self.decided(consulting, answer, out);
+            }
+            (Phase::Consulting(consulting), Event::Woke) if !consulting.asked => self.consult(consulting, out),
             (phase, Event::Woke) => {
                 self.phase = phase;
                 self.issue(out);
@@ -114,19 +131,25 @@ impl AgentCore {
             // The answer to a call of a phase that is over.
             (
                 phase,
-                Event::Claimed(_) | Event::Page(_) | Event::Found(_) | Event::Appended(_) | Event::Suspended(_),
+                Event::Claimed(_)
+                | Event::Page(_)
+                | Event::Found(_)
+                | Event::Appended(_)
+                | Event::Suspended(_)
+                | Event::Deleted(_)
+                | Event::Decided(_),
             ) => self.phase = phase,
         }
-        self.advance(moment, out);
+        self.advance(out);
     }
 
     // --- Jobs ---
 
     fn asked(&mut self, job: Job, out: &mut Vec<Effect>) {
         let refusal = if let Phase::Fenced(recorded) = self.phase {
-            self.fenced_refusal(recorded)
+            self.identity.fenced(recorded)
         } else if self.closing == Some(Closing::Swept) {
-            self.handoff()
+            self.identity.handoff()
         } else if self.queue.len() >= self.limits.queue {
             let resource = format!("queue of agent {}", self.identity.agent);
             Refusal::Overloaded { resource, used: self.queue.len() as u64, limit: self.limits.queue as u64 }
@@ -137,13 +160,13 @@ impl AgentCore {
     }
 
     /// Begins what can be begun.
-    fn advance(&mut self, moment: Moment, out: &mut Vec<Effect>) {
+    fn advance(&mut self, out: &mut Vec<Effect>) {
         if self.phase == Phase::Dormant && !self.queue.is_empty() {
             self.enter(Phase::Claiming, out);
         }
         while self.phase == Phase::Idle {
             let Some(job) = self.queue.pop_front() else { break };
-            match self.gate(moment, &job) {
+            match self.gate(self.moment, &job) {
                 Ok(()) => self.begin(job, out),
                 Err(refusal) => out.push(Effect::Answer(job.id, Err(refusal.into()))),
             }
@@ -165,7 +188,7 @@ impl AgentCore {
             // Being open is no invocation: it admits nobody.
             _ if job.work == Work::Open => Ok(()),
             Err(Closed::NotReady) => Err(Refusal::ShardingNotReady { executor: self.identity.executor.to_string() }),
-            Err(Closed::NotHeld) => Err(self.handoff()),
+            Err(Closed::NotHeld) => Err(self.identity.handoff()),
             Ok(()) if moment.now >= job.until => {
                 let resource = format!("agent {}: its callers' patience", self.identity.agent);
                 Err(Refusal::Overloaded { resource, used: 1, limit: 1 })
@@ -177,6 +200,7 @@ impl AgentCore {
     fn begin(&mut self, job: Job, out: &mut Vec<Effect>) {
         match &job.work {
             Work::Open => out.push(Effect::Answer(job.id, Ok(Reply::default()))),
+            Work::Delete => self.delete(job, out),
             Work::Invoke { key: Some(key), .. } => {
                 if let Some(answer) = self.recent.find(key) {
                     out.push(Effect::Answer(job.id, Ok(Reply { payload: answer.to_vec(), replayed: true })));
@@ -195,14 +219,36 @@ impl AgentCore {
         let Work::Invoke { method, payload, .. } = &job.work else {
             unreachable!("only invocations are decided, this is {job:?}")
         };
-        let answer = match parse(payload).map(|payload| self.state.decide(method, &payload)) {
-            Err(invalid) => Err(Refusal::InvalidField(invalid)),
-            Ok(Decision::Reject(why)) => Err(Refusal::InvocationRejected { why }),
-            Ok(Decision::UnknownMethod) => {
+        let payload = match parse(payload) {
+            Ok(payload) => payload,
+            Err(invalid) => return out.push(Effect::Answer(job.id, Err(Refusal::InvalidField(invalid).into()))),
+        };
+        match self.state.decide(method, &payload) {
+            Decision::Outside(state) => {
+                let question = self.question(&job, payload, state);
+                self.consult(Box::new(Consulting { job, question, attempts: 0, asked: false }), out);
+            }
+            decision @ (Decision::Reject(_)
+            | Decision::UnknownMethod
+            | Decision::Answer(_)
+            | Decision::Append { .. }) => self.settle(job, decision, out),
+        }
+    }
+
+    /// Does what was decided for `job`, here or outside.
+    fn settle(&mut self, job: Job, decision: Decision, out: &mut Vec<Effect>) {
+        self.phase = Phase::Idle;
+        let Work::Invoke { method, .. } = &job.work else {
+            unreachable!("only invocations are decided, this is {job:?}")
+        };
+        let answer = match decision {
+            Decision::Outside(_) => unreachable!("what is decided outside is asked first, this is {job:?}"),
+            Decision::Reject(why) => Err(Refusal::InvocationRejected { why }),
+            Decision::UnknownMethod => {
                 Err(Refusal::UnknownMethod { what: format!("{}.{method}", self.identity.agent.kind()) })
             }
-            Ok(Decision::Answer(answer)) => Ok(Reply { payload: answer.to_string().into(), replayed: false }),
-            Ok(Decision::Append { events, answer }) => {
+            Decision::Answer(answer) => Ok(Reply { payload: answer.to_string().into(), replayed: false }),
+            Decision::Append { events, answer } => {
                 match self.running(job.clone(), events, answer.to_string().into(), out) {
                     Ok(running) => return self.enter(Phase::Appending(Box::new(running)), out),
                     Err(refusal) => Err(refusal),
@@ -246,7 +292,7 @@ impl AgentCore {
         entries.push(entry);
         let Identity { agent, writer, .. } = self.identity.clone();
         let append = Append { agent, writer, expected: self.next, entries };
-        Ok(Running { job, append, events, answer, doubt: false, attempts: 0 })
+        Ok(Running { job, append, events, answer, doubt: None, attempts: 0 })
     }
 
     fn entry(&mut self, body: &Body, key: Option<String>) -> NewEntry {
@@ -259,6 +305,9 @@ impl AgentCore {
     fn claimed(&mut self, answer: Result<Claimed, Error>, out: &mut Vec<Effect>) {
         match answer {
             Ok(claimed) => {
+                if self.delete_unread(claimed.next, out) {
+                    return;
+                }
                 self.state = self.kind.start(self.identity.agent.key());
                 self.recent = Recent { complete: claimed.snapshot.is_none(), ..Recent::default() };
                 self.next = claimed.snapshot.unwrap_or(EntryIndex(1));
@@ -281,7 +330,7 @@ impl AgentCore {
             Err(error) => return self.retry_or_give_up(Phase::Replaying(until), error, out),
         };
         if let Err(corrupt) = entries.iter().try_for_each(|entry| self.replay(entry)) {
-            return self.give_up(&corrupt, out);
+            return self.give_up_reading(&corrupt, out);
         }
         let short = (entries.len() as u64) < u64::from(self.limits.page);
         if let Some(until) = until.filter(|_| self.floating && entries.is_empty()) {
@@ -291,7 +340,7 @@ impl AgentCore {
         match until {
             Some(until) if self.next < until && short => {
                 let what = format!("entries up to {} were claimed, {} is missing", until.0 - 1, self.next.0);
-                self.give_up(&self.corrupt(self.next, what), out);
+                self.give_up_reading(&self.identity.corrupt(self.next, what), out);
             }
             Some(until) if self.next < until => self.enter(Phase::Replaying(Some(until)), out),
             None if !short => self.enter(Phase::Replaying(None), out),
@@ -309,15 +358,15 @@ impl AgentCore {
             self.next = at;
         }
         if at != self.next {
-            return Err(self.corrupt(at, format!("{} was expected here", self.next.0)));
+            return Err(self.identity.corrupt(at, format!("{} was expected here", self.next.0)));
         }
-        match Body::decode(entry.entry.kind, &entry.entry.body).map_err(|e| self.corrupt(at, e.to_string()))? {
+        match Body::decode(entry.entry.kind, &entry.entry.body).map_err(|e| self.identity.corrupt(at, e.to_string()))? {
             Body::Snapshot(state) => {
-                self.state.restore(&state).map_err(|e| self.corrupt(at, e.to_string()))?;
+                self.state.restore(&state).map_err(|e| self.identity.corrupt(at, e.to_string()))?;
                 self.since_snapshot = 0;
             }
             Body::Invocation(invoked) => {
-                self.apply(&invoked.events).map_err(|why| self.corrupt(at, why))?;
+                self.apply(&invoked.events).map_err(|why| self.identity.corrupt(at, why))?;
                 self.remember(entry.entry.key.clone(), invoked.answer);
             }
         }
@@ -336,7 +385,7 @@ impl AgentCore {
                     Ok(Body::Snapshot(_)) => Err("a snapshot has an idempotency key".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
-                let answer = answer.map_err(|what| given_up(&self.corrupt(entry.index, what)).into());
+                let answer = answer.map_err(|what| given_up(&self.identity.corrupt(entry.index, what)).into());
                 out.push(Effect::Answer(job.id, answer));
             }
             Err(Error::Fenced { recorded, .. }) => self.latch(recorded, Some((job.id, false)), out),
@@ -355,16 +404,16 @@ impl AgentCore {
         running.attempts += 1;
         match answer {
             Ok(next) if next == running.append_end() => self.finish(*running, out),
-            Err(Error::Fenced { recorded, .. }) => self.latch(recorded, Some((running.job.id, running.doubt)), out),
+            Err(Error::Fenced { recorded, .. }) => {
+                self.latch(recorded, Some((running.job.id, running.doubt.is_some())), out)
+            }
             // Whose entries stand there: perhaps this append's own, whose answer was lost (case 3).
             Err(Error::IndexConflict { .. }) => self.enter(Phase::ReadingBack(running), out),
             // An answer that contradicts the call is as good as none.
-            Ok(_) | Err(Error::Unknown(_)) => {
-                running.doubt = true;
-                self.enter(Phase::ReadingBack(running), out);
-            }
+            Ok(_) => self.doubt(running, "its answer contradicts the call".to_owned(), out),
+            Err(Error::Unknown(said)) => self.doubt(running, said, out),
             Err(Error::Unavailable(why)) => self.append_again(running, &why, out),
-            Err(error @ (Error::Corrupt { .. } | Error::Invalid(_))) if !running.doubt => {
+            Err(error @ (Error::Corrupt { .. } | Error::Invalid(_))) if running.doubt.is_none() => {
                 self.phase = Phase::Idle;
                 out.push(Effect::Answer(running.job.id, Err(given_up(&error).into())));
             }
@@ -372,10 +421,15 @@ impl AgentCore {
         }
     }
 
+    fn doubt(&mut self, mut running: Box<Running>, said: String, out: &mut Vec<Effect>) {
+        running.doubt = Some(said);
+        self.enter(Phase::ReadingBack(running), out);
+    }
+
     /// F7: what stands where the append was to go decides what became of it.
     fn read_back(&mut self, running: Box<Running>, answer: Result<Vec<Entry>, Error>, out: &mut Vec<Effect>) {
         match answer {
-            Ok(entries) if entries.is_empty() => self.append_again(running, "the entry is not there", out),
+            Ok(entries) if entries.is_empty() => self.append_again(running, "it is not there yet", out),
             Ok(entries) if stored(&running.append, &entries) => self.finish(*running, out),
             Ok(_) => {
                 // Another entry has the place, so this append can never be written: it is safe to decide anew.
@@ -391,8 +445,11 @@ impl AgentCore {
                 self.enter(Phase::Replaying(None), out);
             }
             // A fenced reader cannot see whether its last write came before the fence.
-            Err(Error::Fenced { recorded, .. }) => self.latch(recorded, Some((running.job.id, running.doubt)), out),
+            Err(Error::Fenced { recorded, .. }) => {
+                self.latch(recorded, Some((running.job.id, running.doubt.is_some())), out)
+            }
             Err(error) => {
+                self.turn_away(&error, out);
                 if retryable(&error) && self.wait(READ_BACK_ATTEMPTS, out) {
                     self.phase = Phase::ReadingBack(running);
                 } else {
@@ -408,7 +465,7 @@ impl AgentCore {
             self.attempts = running.attempts;
             out.push(Effect::Wait(backoff(running.attempts)));
             self.phase = Phase::Appending(running);
-        } else if running.doubt {
+        } else if running.doubt.is_some() {
             self.lose(&running, why, out);
         } else {
             self.phase = Phase::Idle;
@@ -452,92 +509,6 @@ impl AgentCore {
         }
     }
 
-    // --- Ends ---
-
-    /// F6: stops, refuses what waits, tells. `running` is the job under way and whether its entries may be stored.
-    fn latch(&mut self, recorded: Option<Writer>, running: Option<(JobId, bool)>, out: &mut Vec<Effect>) {
-        let recorded = recorded.map(|writer| writer.epoch);
-        let shown = recorded.unwrap_or(ShardEpoch::NEVER_OWNED);
-        let refusal = self.fenced_refusal(shown);
-        if let Some((job, doubt)) = running {
-            let unknown = || CallError::Unknown(format!("{refusal}; an earlier attempt may have been written"));
-            out.push(Effect::Answer(job, Err(if doubt { unknown() } else { refusal.clone().into() })));
-        }
-        self.refuse_queue(&refusal, out);
-        self.phase = Phase::Fenced(shown);
-        out.push(Effect::TellFenced(recorded));
-        if self.closing.is_some() {
-            self.end(out);
-        }
-    }
-
-    fn stop(&mut self, phase: Phase, out: &mut Vec<Effect>) {
-        self.closing = Some(Closing::Swept);
-        self.refuse_queue(&self.handoff(), out);
-        match phase {
-            Phase::Finding(_) | Phase::Appending(_) | Phase::ReadingBack(_) => self.phase = phase,
-            Phase::Dormant
-            | Phase::Claiming
-            | Phase::Replaying(_)
-            | Phase::Idle
-            | Phase::Suspending
-            | Phase::Fenced(_)
-            | Phase::Stopped => self.end(out),
-        }
-    }
-
-    /// Ends now. An append under way may or may not be written: never claimed either way.
-    fn stop_now(&mut self, phase: Phase, out: &mut Vec<Effect>) {
-        self.refuse_queue(&self.handoff(), out);
-        match phase {
-            Phase::Finding(job) => out.push(Effect::Answer(job.id, Err(self.handoff().into()))),
-            Phase::Appending(running) | Phase::ReadingBack(running) => {
-                let why = format!("shard {} was handed off while its entry was being written", self.identity.shard);
-                out.push(Effect::Answer(running.job.id, Err(CallError::Unknown(why))));
-            }
-            Phase::Dormant
-            | Phase::Claiming
-            | Phase::Replaying(_)
-            | Phase::Idle
-            | Phase::Suspending
-            | Phase::Fenced(_)
-            | Phase::Stopped => {}
-        }
-        self.end(out);
-    }
-
-    fn end(&mut self, out: &mut Vec<Effect>) {
-        self.phase = Phase::Stopped;
-        out.push(Effect::Stop);
-    }
-
-    /// Nobody can say what became of the append: the caller is told so, and the state is read again from the oplog.
-    fn lose(&mut self, running: &Running, why: &str, out: &mut Vec<Effect>) {
-        let why = format!("the entry of {} may or may not be stored: {why}", self.identity.agent);
-        out.push(Effect::Answer(running.job.id, Err(CallError::Unknown(why))));
-        self.phase = Phase::Dormant;
-    }
-
-    fn retry_or_give_up(&mut self, phase: Phase, error: Error, out: &mut Vec<Effect>) {
-        if let Error::Fenced { recorded, .. } = error {
-            self.latch(recorded, None, out);
-        } else if retryable(&error) && self.wait(OPEN_ATTEMPTS, out) {
-            self.phase = phase;
-        } else {
-            self.give_up(&error, out);
-        }
-    }
-
-    /// The oplog cannot be opened: whoever waits is refused; the next job tries again.
-    fn give_up(&mut self, error: &Error, out: &mut Vec<Effect>) {
-        self.refuse_queue(&given_up(error), out);
-        self.phase = Phase::Dormant;
-    }
-
-    fn refuse_queue(&mut self, refusal: &Refusal, out: &mut Vec<Effect>) {
-        out.extend(self.queue.drain(..).map(|job| Effect::Answer(job.id, Err(refusal.clone().into()))));
-    }
-
     // --- Small things ---
 
     fn enter(&mut self, phase: Phase, out: &mut Vec<Effect>) {
@@ -548,15 +519,7 @@ impl AgentCore {
 
     /// The call that the phase is about.
     fn issue(&self, out: &mut Vec<Effect>) {
-        out.push(match &self.phase {
-            Phase::Claiming => Effect::Claim,
-            Phase::Replaying(_) => Effect::Read(self.next, self.limits.page),
-            Phase::Finding(Job { work: Work::Invoke { key: Some(key), .. }, .. }) => Effect::Find(key.clone()),
-            Phase::Appending(running) => Effect::Append(running.append.clone()),
-            Phase::ReadingBack(running) => Effect::Read(running.append.expected, 1),
-            Phase::Suspending => Effect::Suspend,
-            Phase::Finding(_) | Phase::Dormant | Phase::Idle | Phase::Fenced(_) | Phase::Stopped => return,
-        });
+        out.extend(self.phase.call(self.next, self.limits.page));
     }
 
     /// Waits before another attempt at the present call, if one of `limit` is left.
@@ -578,19 +541,6 @@ impl AgentCore {
         if let Some(key) = key {
             self.recent.remember(key, answer, self.limits);
         }
-    }
-
-    fn corrupt(&self, at: EntryIndex, what: String) -> Error {
-        Error::Corrupt { place: format!("{} entry {}", self.identity.agent, at.0), what }
-    }
-
-    fn handoff(&self) -> Refusal {
-        let why = format!("it leaves executor {}", self.identity.executor);
-        Refusal::HandoffInProgress { shard: self.identity.shard, why }
-    }
-
-    const fn fenced_refusal(&self, recorded: ShardEpoch) -> Refusal {
-        Refusal::EpochFenced { held: self.identity.writer.epoch, recorded }
     }
 }
 

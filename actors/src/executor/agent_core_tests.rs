@@ -4,9 +4,12 @@ use super::super::agent_outcome::{BACKOFF_BASE, BACKOFF_CAP};
 use super::super::agent_type::Unreadable;
 use super::*;
 use Effect::{Answer, Claim, Find, Read, Replayed, TellFenced, Wait};
-use leasehold_model::{AgentId, ExecutorId, ExecutorName, ShardId, Tick};
-use leasehold_persistence::oplog::EntryKind;
+use leasehold_model::{AgentId, ExecutorId, ExecutorName, ShardEpoch, ShardId};
+use leasehold_persistence::oplog::{EntryKind, Writer};
 use serde_json::json;
+
+#[path = "agent_core_lifecycle_tests.rs"]
+mod lifecycle;
 
 /// A number with one method for each kind of decision.
 struct Sum;
@@ -30,6 +33,7 @@ impl AgentState for SumState {
             ("many", _) => Decision::Append { events: vec![json!(0); MAX_EVENTS + 1], answer: Value::Null },
             ("add", None) => Decision::Reject("a number is needed".into()),
             ("get", _) => Decision::Answer(json!(self.0)),
+            ("outside", _) => Decision::Outside(json!(self.0)),
             _ => Decision::UnknownMethod,
         }
     }
@@ -473,22 +477,56 @@ fn an_append_that_is_not_there_is_repeated_unchanged() {
     assert_eq!(bench.get(), 5);
 }
 
-/// F7: while nobody can say, nothing else is done; then the caller is told so and the oplog is read anew.
+/// F7: while nobody can say, nothing else is done, and who waits is refused; then the caller is told so and the oplog is
+/// read anew, without a write: a disk may be full.
 #[test]
 fn an_outcome_that_cannot_be_read_for_long_is_unknown_and_the_agent_starts_over() {
     let mut bench = Bench::open();
     bench.add(5, None);
     bench.step(Event::Appended(unknown()));
     assert_eq!(bench.job(call("get", "", None)), []);
-    for _ in 1..READ_BACK_ATTEMPTS {
-        assert!(matches!(bench.step(Event::Page(unavailable())).as_slice(), [Wait(_)]));
+    for attempt in 1..READ_BACK_ATTEMPTS {
+        let effects = bench.step(Event::Page(unavailable()));
+        if attempt == APPEND_ATTEMPTS {
+            assert_eq!(reason(&effects), "STORE_UNAVAILABLE", "who waits");
+        }
+        assert!(matches!(effects.last(), Some(Wait(_))));
         assert_eq!(bench.step(Event::Woke), [Read(EntryIndex(1), 1)]);
     }
     let effects = bench.step(Event::Page(unavailable()));
-    assert_eq!((reason(&effects), &effects[1..]), ("unknown", &[Claim][..]));
-    // It had landed: the reopened agent knows.
-    bench.step(claimed(2, None));
-    assert_eq!(bench.step(Event::Page(Ok(vec![old(1, 5, None)]))), [Replayed(1), done(3, "5")]);
+    assert_eq!((reason(&effects), &effects[1..]), ("unknown", &[Read(EntryIndex(1), 256)][..]));
+    assert_eq!(bench.job(call("get", "", None)), []);
+    // It had landed: the agent knows.
+    assert_eq!(bench.step(Event::Page(Ok(vec![old(1, 5, None)]))), [Replayed(1), done(4, "5")]);
+}
+
+/// F7: a store that says "unknown" to each write and reads well (a full disk): the caller hears what it said, readers go on.
+#[test]
+fn an_append_that_is_never_there_quotes_the_store_and_leaves_the_agent_readable() {
+    let mut bench = Bench::open();
+    let append = bench.add(5, Some("k"));
+    let full = || Event::Appended(Err(Error::Unknown("gen-000001.db: commit: disk is full".into())));
+    for _ in 1..APPEND_ATTEMPTS {
+        assert_eq!(bench.step(full()), [Read(EntryIndex(1), 1)]);
+        assert!(matches!(bench.step(Event::Page(Ok(vec![]))).as_slice(), [Wait(_)]));
+        assert_eq!(bench.step(Event::Woke), [Effect::Append(append.clone())]);
+    }
+    bench.step(full());
+    let effects = bench.step(Event::Page(Ok(vec![])));
+    let Answer(2, Err(CallError::Unknown(why))) = &effects[0] else { panic!("{effects:?}") };
+    assert!(why.contains("not there yet") && why.contains("commit: disk is full"), "{why}");
+    assert_eq!(effects[1..], [Read(EntryIndex(1), 256)], "nothing is written in order to read on");
+    assert_eq!(bench.step(Event::Page(Ok(vec![]))), [Replayed(0)]);
+    assert_eq!(bench.get(), 0);
+    // One of the attempts was written late after all: the repeated key finds it.
+    let again = appended(&bench.job(call("add", "5", Some("k"))));
+    assert_eq!(again.expected, EntryIndex(1));
+    let conflict = Error::IndexConflict { expected: EntryIndex(1), found: EntryIndex(2) };
+    bench.step(Event::Appended(Err(conflict)));
+    let late = || Event::Page(Ok(stored_at(1, &append.entries)));
+    assert_eq!(bench.step(late()), [Read(EntryIndex(1), 256)]);
+    assert_eq!(bench.step(late()), [Replayed(1), seen(4, "5")]);
+    assert_eq!(bench.get(), 5);
 }
 
 /// F7: refused for sure and never in doubt is a refusal; once in doubt it can only be unknown.
@@ -564,9 +602,25 @@ fn an_event_that_its_own_type_cannot_apply_makes_the_agent_start_over() {
 }
 
 #[test]
+fn a_call_that_waits_for_an_oplog_that_cannot_be_opened_hears_why_after_three_attempts() {
+    let mut bench = Bench::new();
+    bench.job(Work::Open);
+    bench.job(call("get", "", None));
+    for _ in 1..APPEND_ATTEMPTS {
+        assert!(matches!(bench.step(Event::Claimed(unavailable())).as_slice(), [Wait(_)]));
+        assert_eq!(bench.step(Event::Woke), [Claim]);
+    }
+    let effects = bench.step(Event::Claimed(unavailable()));
+    assert_eq!((reason(&effects), effects.len()), ("STORE_UNAVAILABLE", 2), "{effects:?}");
+    assert!(matches!(effects[1], Wait(_)), "the recovery goes on");
+    assert_eq!(bench.step(Event::Woke), [Claim]);
+    assert!(matches!(bench.step(claimed(1, None)).as_slice(), [Answer(1, Ok(_))]));
+}
+
+#[test]
 fn opening_is_retried_with_backoff_and_then_refused_retryably() {
     let mut bench = Bench::new();
-    bench.job(call("get", "", None));
+    bench.job(Work::Open);
     let mut waits = Vec::new();
     for _ in 1..OPEN_ATTEMPTS {
         match bench.step(Event::Claimed(unavailable())).as_slice() {

@@ -1,7 +1,8 @@
 //! What an agent hears and what it wants done: the words that [`super::agent_core`] speaks with its shell.
 
+use super::agent_type::{Decision, Question, Undecided};
 use leasehold_model::fence::Closed;
-use leasehold_model::{AgentId, CallError, ExecutorName, ShardEpoch, ShardId, Tick};
+use leasehold_model::{AgentId, CallError, ExecutorName, Refusal, ShardEpoch, ShardId, Tick};
 use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, Writer};
 use std::time::Duration;
 
@@ -41,6 +42,20 @@ pub struct Identity {
     pub life: u64,
 }
 
+impl Identity {
+    pub(super) fn corrupt(&self, at: EntryIndex, what: String) -> Error {
+        Error::Corrupt { place: format!("{} entry {}", self.agent, at.0), what }
+    }
+
+    pub(super) fn handoff(&self) -> Refusal {
+        Refusal::HandoffInProgress { shard: self.shard, why: format!("it leaves executor {}", self.executor) }
+    }
+
+    pub(super) const fn fenced(&self, recorded: ShardEpoch) -> Refusal {
+        Refusal::EpochFenced { held: self.writer.epoch, recorded }
+    }
+}
+
 /// Numbers the jobs of one agent.
 pub type JobId = u64;
 
@@ -49,6 +64,8 @@ pub type JobId = u64;
 pub enum Work {
     /// To be open: answered when it is.
     Open,
+    /// To be deleted, with all that it remembers.
+    Delete,
     /// To run a method.
     Invoke {
         /// Which.
@@ -95,6 +112,10 @@ pub enum Event {
     Appended(Result<EntryIndex, Error>),
     /// `Suspend` came back.
     Suspended(Result<(), Error>),
+    /// `Delete` came back.
+    Deleted(Result<(), Error>),
+    /// `Consult` came back.
+    Decided(Result<Decision, Undecided>),
     /// `Wait` is over.
     Woke,
     /// The shard is being swept: let what runs finish, begin nothing.
@@ -118,6 +139,12 @@ pub enum Effect {
     Append(Append),
     /// Mark the agent as not running.
     Suspend,
+    /// Delete the oplog, whose next index is this.
+    Delete(EntryIndex),
+    /// Ask outside.
+    Consult(Question),
+    /// Break off what is being asked outside.
+    DropConsultation,
     /// Come back with [`Event::Woke`] after so long.
     Wait(Duration),
     /// Answer a job.

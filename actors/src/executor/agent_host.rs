@@ -4,33 +4,36 @@
 //! and the `LeaseHolder`'s `Sweep` and `Recover` do.
 //!
 //! *Limits*: [`HostLimits`]. When all places are taken the agent that was idle longest is suspended; when none is idle the
-//! caller is refused with `OVERLOADED`.
+//! caller is refused with `OVERLOADED`. Who is idle for [`HostLimits::idle_after`] is suspended, too.
 //! *Agent ends*: only when told, or by a panic. Both are heard as [`AgentStopped`]; what was sent to a panicked agent is answered
 //! `Unknown`, and the next invocation starts a fresh one from the oplog.
 //! *Stop or panic of the host*: agents are useless without it; the `LeaseHolder` notices the closed address and ends the
 //! process part. It is never restarted.
 
-use super::agent::{Agent, Leave, Obituary, Stop, Surroundings};
+use super::agent::{Agent, Obituary, Stop, Surroundings};
 use super::agent_core::{AgentCore, AgentLimits, Identity, Reply, Work};
 use super::agent_type::{AgentType, AgentTypes};
 use super::ask::{Answered, Ask};
-use super::message::{AgentFenced, AgentStopped, CurrentLife, Fenced, Pulse, Recover, Sweep};
+use super::message::{AgentFenced, AgentStopped, CurrentLife, Fenced, Recover, Sweep};
 use super::recovery;
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use leasehold_model::fence::{Admitted, Closed};
 use leasehold_model::message::{Invocation, InvocationAnswer};
 use leasehold_model::{AgentId, CallError, ExecutorName, Refusal, ShardEpoch, ShardId, Tick};
 use leasehold_persistence::oplog::Writer;
+use lifecycle::MAX_LEAVING;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+mod lifecycle;
+
+pub use lifecycle::{Delete, ListAgents};
+
 /// Messages that may wait for the host.
 const MAILBOX: usize = 1024;
-/// Agents that may be on their way out while others have taken their places.
-const MAX_LEAVING: usize = 64;
 
 /// Bounds of one executor's agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +44,16 @@ pub struct HostLimits {
     pub recoveries: usize,
     /// Deadline of one call of the oplog store.
     pub store_timeout: Duration,
+    /// After so long without work an agent is suspended; `None`: only when memory is short.
+    pub idle_after: Option<Duration>,
     /// Bounds of each agent.
     pub agent: AgentLimits,
 }
 
 impl Default for HostLimits {
     fn default() -> Self {
-        Self { agents: 10_000, recoveries: 16, store_timeout: Duration::from_secs(5), agent: AgentLimits::default() }
+        let (store_timeout, agent) = (Duration::from_secs(5), AgentLimits::default());
+        Self { agents: 10_000, recoveries: 16, store_timeout, idle_after: None, agent }
     }
 }
 
@@ -83,12 +89,10 @@ pub struct HostParts {
     pub name: ExecutorName,
     /// The executor life that writes.
     pub life: CurrentLife,
-    /// Fence, clock, store and counters, as every agent sees them.
+    /// Fence, clock, store, counters and pulse, as every agent sees them.
     pub around: Surroundings,
     /// The agent types hosted.
     pub types: AgentTypes,
-    /// Where the host shows how it is doing.
-    pub pulse: Arc<Pulse>,
     /// The `LeaseHolder`.
     pub fenced: Recipient<Fenced>,
     /// Bounds.
@@ -114,8 +118,8 @@ struct Slot {
     outstanding: usize,
     /// When the present one of these began.
     began: Option<Tick>,
-    /// Its place in the order of idleness, while idle.
-    idle: Option<u64>,
+    /// Its place in the order of idleness, and since when, while idle.
+    idle: Option<(u64, Tick)>,
     /// What waits for it to end, to be given to the next incarnation.
     parked: Vec<Ask>,
 }
@@ -273,27 +277,6 @@ impl AgentHost {
         }
     }
 
-    /// Makes sure that one more agent fits, suspending the one that was idle longest unless the newcomer is `patient`.
-    fn make_room(&mut self, patient: bool) -> Result<(), Refusal> {
-        let limit = self.parts.limits.agents;
-        let used = self.slots.len().saturating_sub(self.leaving);
-        if used < limit {
-            return Ok(());
-        }
-        let full = overloaded("agents in memory".to_owned(), used, limit);
-        if patient || self.leaving >= MAX_LEAVING {
-            return Err(full);
-        }
-        let Some(longest) = self.idle.first_key_value().map(|(_, agent)| agent.clone()) else { return Err(full) };
-        let slot = self.slots.get_mut(&longest).expect("an idle agent has a slot");
-        slot.standing = Standing::Leaving;
-        slot.addr.do_send(Leave);
-        self.leaving += 1;
-        self.parts.around.metrics.suspensions.inc();
-        self.settle(&longest);
-        Ok(())
-    }
-
     /// Hands `ask` to the live agent.
     fn give(&mut self, agent: &AgentId, ask: Ask) -> Handed {
         let slot = self.slots.get_mut(agent).expect("the caller has just seen or made the slot");
@@ -312,13 +295,18 @@ impl AgentHost {
     }
 
     /// One thing asked of `instance` was answered.
-    fn answered(&mut self, agent: &AgentId, instance: u64) {
+    fn answered(&mut self, Answered { agent, instance, deleted }: &Answered) {
+        let (agent, instance) = (agent, *instance);
         let Some(slot) = self.slots.get_mut(agent).filter(|slot| slot.instance == instance) else { return };
         slot.outstanding = slot.outstanding.saturating_sub(1);
         if let Some(began) = slot.began.take() {
             self.busy.remove(&(began, instance));
         }
         self.settle(agent);
+        let idle = self.slots.get(agent).is_some_and(|slot| slot.idle.is_some());
+        if *deleted && idle && self.leaving < MAX_LEAVING {
+            self.let_go(agent);
+        }
     }
 
     /// Brings the orders of busy and idle agents, and the pulse, in line with `agent`'s slot.
@@ -332,14 +320,14 @@ impl AgentHost {
             let idle = slot.outstanding == 0 && slot.standing == Standing::Live;
             if idle && slot.idle.is_none() {
                 self.last_idle += 1;
-                slot.idle = Some(self.last_idle);
+                slot.idle = Some((self.last_idle, self.parts.around.clock.now()));
                 self.idle.insert(self.last_idle, agent.clone());
-            } else if !idle && let Some(at) = slot.idle.take() {
+            } else if !idle && let Some((at, _)) = slot.idle.take() {
                 self.idle.remove(&at);
             }
         }
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-        let pulse = &self.parts.pulse;
+        let pulse = &self.parts.around.pulse;
         pulse.agents.store(count(self.slots.len()), Ordering::Relaxed);
         pulse.running.store(count(self.busy.len()), Ordering::Relaxed);
         pulse.oldest_began.store(self.busy.first().map_or(0, |(began, _)| began.0), Ordering::Relaxed);
@@ -357,8 +345,8 @@ impl AgentHost {
         if let Some(began) = slot.began {
             self.busy.remove(&(began, slot.instance));
         }
-        if let Some(idle) = slot.idle {
-            self.idle.remove(&idle);
+        if let Some((at, _)) = slot.idle {
+            self.idle.remove(&at);
         }
         self.gone(slot.instance);
         self.settle(agent);
@@ -374,7 +362,7 @@ impl AgentHost {
     fn still(&self, ask: &Ask) -> Result<(), Refusal> {
         match ask.run.work {
             Work::Open => self.holds(ask.admitted),
-            Work::Invoke { .. } => self.admits(ask.admitted),
+            Work::Invoke { .. } | Work::Delete => self.admits(ask.admitted),
         }
     }
 
@@ -436,6 +424,9 @@ impl Actor for AgentHost {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        if let Some(after) = self.parts.limits.idle_after {
+            self.look_at_idle(after, ctx);
+        }
     }
 }
 
@@ -485,8 +476,8 @@ impl Handler<Open> for AgentHost {
 impl Handler<Answered> for AgentHost {
     type Result = ();
 
-    fn handle(&mut self, Answered { agent, instance }: Answered, _: &mut Self::Context) {
-        self.answered(&agent, instance);
+    fn handle(&mut self, answered: Answered, _: &mut Self::Context) {
+        self.answered(&answered);
     }
 }
 

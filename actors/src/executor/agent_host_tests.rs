@@ -2,7 +2,7 @@
 
 use super::super::agent_type::{AgentState, Decision, Unreadable};
 use super::super::front::{Draining, ExecutorFront};
-use super::super::message::{Assign, Inspect};
+use super::super::message::{Assign, Inspect, Pulse};
 use super::super::metrics::ExecutorMetrics;
 use super::*;
 use crate::clock::{Clock, VirtualClock};
@@ -17,6 +17,9 @@ use leasehold_rpc::api::{ExecutorApi, InvokeApi};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::sync::Mutex;
+
+#[path = "agent_host_lifecycle_tests.rs"]
+mod lifecycle;
 
 /// Adds up; panics when told to.
 struct Sum;
@@ -164,9 +167,9 @@ impl Rig {
                 store: store.clone(),
                 store_timeout: limits.store_timeout,
                 metrics: metrics.clone(),
+                pulse: pulse.clone(),
             },
-            types: AgentTypes::new([Arc::new(Sum) as Arc<dyn AgentType>]),
-            pulse: pulse.clone(),
+            types: AgentTypes::new([Arc::new(Sum) as Arc<dyn AgentType>, Arc::new(lifecycle::Asker)]),
             fenced: holder.clone().start().recipient(),
             limits,
         })
@@ -530,7 +533,7 @@ fn an_append_of_unknown_outcome_is_read_back_and_stored_exactly_once() {
     });
 }
 
-/// F7: while the outcome cannot be read the agent does nothing else; then it says so and starts over from the oplog.
+/// F7: while the outcome cannot be read the agent does nothing else; then it says so and reads the oplog anew.
 #[test]
 fn an_outcome_that_cannot_be_read_is_unknown_and_the_agent_restarts_from_the_oplog() {
     paused(async {
@@ -542,9 +545,68 @@ fn an_outcome_that_cannot_be_read_is_unknown_and_the_agent_restarts_from_the_opl
         let lost = rig.invoke("a", "add", json!(1));
         settled().await;
         let queued = rig.invoke("a", "get", Value::Null);
+        assert_eq!(reason(&queued.await.unwrap()), "STORE_UNAVAILABLE");
         assert_eq!(reason(&lost.await.unwrap()), "unknown");
-        assert_eq!(value(queued.await.unwrap()), json!(1), "it had been stored");
-        assert_eq!(rig.calls(Call::Claim), 2);
+        assert_eq!(rig.get("a").await, json!(1), "it had been stored");
+    });
+}
+
+/// A disk that takes no writes: callers hear what the store says, an agent in memory can be read, and the failure shows in the
+/// pulse, which a renewal carries, and in the metrics.
+#[test]
+fn a_store_that_takes_no_writes_is_shown_and_leaves_agents_in_memory_readable() {
+    paused(async {
+        let rig = Rig::new();
+        rig.add("a", 1).await;
+        for fault in [Fault::Refuse, Fault::LoseRequest] {
+            for _ in 0..super::super::agent_core::APPEND_ATTEMPTS {
+                rig.store.script(Call::Append, fault.clone());
+            }
+            let began = tokio::time::Instant::now();
+            let Err(said) = rig.invoke("a", "add", json!(1)).await.unwrap() else { panic!("{fault:?}") };
+            assert!(said.to_string().contains("by the test's script"), "what the store said: {said}");
+            assert_eq!(rig.get("a").await, json!(1));
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            assert!((150..1000).contains(&rig.condition().oplog_failing_ms), "{:?}", rig.condition());
+            assert_eq!(rig.calls(Call::Claim), 1, "to read it nothing is written");
+            assert_eq!(rig.add("a", 0).await, json!(1));
+            assert_eq!(rig.condition().oplog_failing_ms, 0);
+        }
+        let failures = |call| rig.metrics.oplog_failures.get_or_create(&super::super::metrics::Call { call }).get();
+        assert_eq!((failures("append"), failures("claim"), failures("read")), (6, 0, 0));
+    });
+}
+
+/// The same for an agent that is not in memory: it has to be claimed first, and that is a write.
+#[test]
+fn a_call_of_an_agent_that_cannot_be_opened_hears_at_once_what_the_store_says() {
+    paused(async {
+        let rig = Rig::new();
+        for _ in 0..super::super::agent_core::APPEND_ATTEMPTS {
+            rig.store.script(Call::Claim, Fault::Refuse);
+        }
+        let began = tokio::time::Instant::now();
+        let refused = rig.invoke("a", "get", Value::Null).await.unwrap();
+        assert_eq!(reason(&refused), "STORE_UNAVAILABLE");
+        assert!(refused.unwrap_err().to_string().contains("refused by the test's script"));
+        assert!(began.elapsed() < Duration::from_secs(1), "long before a caller's time-out: {:?}", began.elapsed());
+        assert!(rig.condition().oplog_failing_ms > 0);
+        tokio::time::sleep(Duration::from_secs(31)).await;
+        assert_eq!(rig.condition().oplog_failing_ms, 0, "nothing was tried since: nobody knows");
+    });
+}
+
+/// A store that hangs fails too: each call has a deadline.
+#[test]
+fn a_store_that_hangs_is_shown_as_failing() {
+    paused(async {
+        let rig = Rig::new();
+        rig.store.script(Call::Claim, Fault::HoldBefore(Gate::default()));
+        let slow = rig.invoke("a", "get", Value::Null);
+        tokio::time::sleep(HostLimits::default().store_timeout + Duration::from_millis(10)).await;
+        assert!(rig.condition().oplog_failing_ms > 0);
+        assert_eq!(value(slow.await.unwrap()), json!(0));
+        assert_eq!(rig.condition().oplog_failing_ms, 0);
     });
 }
 
@@ -698,7 +760,7 @@ fn an_agent_deleted_under_a_running_one_is_fenced_and_starts_empty() {
     paused(async {
         let rig = Rig::new();
         rig.add("a", 5).await;
-        rig.store.handle().delete(&agent("a"), writer(1, 1)).await.unwrap();
+        rig.store.handle().delete(&agent("a"), writer(1, 1), EntryIndex(2)).await.unwrap();
         assert_eq!(reason(&rig.invoke("a", "add", json!(1)).await.unwrap()), "EPOCH_FENCED");
         settled().await;
         assert_eq!(rig.told(), [(epoch(1), None)]);
@@ -858,6 +920,8 @@ fn front(rig: &Rig, holder: Holder) -> ExecutorFront {
         clock: Arc::new(rig.clock.clone()),
         types: AgentTypes::new([Arc::new(Sum) as Arc<dyn AgentType>]),
         host: rig.host.clone().recipient(),
+        delete: rig.host.clone().recipient(),
+        list: rig.host.clone().recipient(),
         assign: holder.clone().recipient(),
         inspect: holder.recipient(),
         draining: Draining::default(),

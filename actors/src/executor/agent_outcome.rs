@@ -5,6 +5,13 @@ use leasehold_persistence::oplog::{Append, Entry, Error};
 use serde_json::Value;
 use std::time::Duration;
 
+/// How often opening an oplog is tried for a recovery: about 7 s of waiting.
+pub const OPEN_ATTEMPTS: u32 = 8;
+/// How often an append, or opening for an invocation, is tried before the caller is refused (or told that nobody knows).
+/// Callers can try again, and elsewhere; they cannot tell what is wrong while they wait.
+pub const APPEND_ATTEMPTS: u32 = 3;
+/// How often an unknown outcome is looked up before the caller is told that nobody knows: about 15 s of waiting.
+pub const READ_BACK_ATTEMPTS: u32 = 12;
 pub(super) const BACKOFF_BASE: Duration = Duration::from_millis(50);
 pub(super) const BACKOFF_CAP: Duration = Duration::from_secs(2);
 
@@ -37,9 +44,8 @@ pub(super) fn given_up(error: &Error) -> Refusal {
             held: offered.epoch,
             recorded: recorded.map_or(ShardEpoch::NEVER_OWNED, |writer| writer.epoch),
         },
-        Error::Unavailable(_) | Error::Unknown(_) | Error::IndexConflict { .. } => {
-            Refusal::StoreUnavailable { why: error.to_string() }
-        }
+        Error::Unavailable(why) => Refusal::StoreUnavailable { why: why.clone() },
+        Error::Unknown(_) | Error::IndexConflict { .. } => Refusal::StoreUnavailable { why: error.to_string() },
         // Waiting does not mend these, so they are not among the refusals that are retried.
         Error::Corrupt { .. } | Error::Invalid(_) => Refusal::InvocationRejected { why: error.to_string() },
     }

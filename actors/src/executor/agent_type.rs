@@ -5,6 +5,8 @@
 //! then are its events *applied* and the caller answered. Recovery restores the newest snapshot and applies the events
 //! after it. So `decide` must not change anything, and `apply` must give the same state each time it sees the same events.
 
+use async_trait::async_trait;
+use leasehold_model::{AgentId, ShardEpoch};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,6 +28,49 @@ pub enum Decision {
         /// What the caller is told, now and whenever it asks again under the same idempotency key.
         answer: Value,
     },
+    /// Somebody outside this process decides: the type's [`Decider`] is asked, and told this of the state.
+    Outside(Value),
+}
+
+/// What a [`Decider`] is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Which agent.
+    pub agent: AgentId,
+    /// Which method.
+    pub method: String,
+    /// Its argument.
+    pub payload: Value,
+    /// What the agent's state said in [`Decision::Outside`].
+    pub state: Value,
+    /// The invocation's idempotency key, the same in every attempt.
+    pub idempotency_key: Option<String>,
+    /// The epoch under which the shard is held.
+    pub epoch: ShardEpoch,
+}
+
+/// Why a [`Decider`] did not decide. Nothing is stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Undecided {
+    /// It may work in a moment: it is asked again, with back-off, while the caller waits.
+    #[error("{0}")]
+    Away(String),
+    /// Asking again does not help; the caller gets `APP_FAULT`.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Decides for a type of agents, outside of the executor's threads. It is asked at least once for each invocation (again after
+/// a failure, a crash or a move of the shard), for one invocation of an agent at a time; what it decides is stored exactly once.
+///
+/// Dropping the returned future must break the call off: the shard was lost. The decider bounds its own time.
+#[async_trait]
+pub trait Decider: Send + Sync + 'static {
+    /// What the method comes to: anything but [`Decision::Outside`].
+    ///
+    /// # Errors
+    /// Why there is no decision, and whether asking again may help.
+    async fn decide(&self, question: Question) -> Result<Decision, Undecided>;
 }
 
 /// The most events of one invocation.
@@ -65,6 +110,11 @@ pub trait AgentType: Send + Sync + 'static {
 
     /// The state of an agent that has no entry yet; `key` is the part of its id after the `/`.
     fn start(&self, key: &str) -> Box<dyn AgentState>;
+
+    /// Who decides where [`AgentState::decide`] answers [`Decision::Outside`]. Recovery never asks it.
+    fn decider(&self) -> Option<Arc<dyn Decider>> {
+        None
+    }
 }
 
 /// The agent types that an executor hosts, by name. Cheap to clone.

@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 pub(super) struct Answered {
     pub(super) agent: AgentId,
     pub(super) instance: u64,
+    /// It was deleted: unless something waits for it, it need not stay in memory.
+    pub(super) deleted: bool,
 }
 
 /// Something asked of an agent, on its way to it.
@@ -30,8 +32,9 @@ impl Ask {
     pub(super) fn new(admitted: Admitted, work: Work, until: Tick) -> (Self, Pending) {
         let (reply, answer) = oneshot::channel();
         let home = Rc::new(Cell::new(NOWHERE));
+        let deletion = work == Work::Delete;
         let run = Run { work, until, reply };
-        (Self { admitted, run, home: home.clone() }, Pending { answer, home })
+        (Self { admitted, run, home: home.clone() }, Pending { answer, home, deletion })
     }
 
     pub(super) fn refuse(self, refusal: Refusal) {
@@ -44,6 +47,7 @@ impl Ask {
 pub(super) struct Pending {
     answer: oneshot::Receiver<Result<Reply, CallError>>,
     home: Rc<Cell<u64>>,
+    deletion: bool,
 }
 
 impl Pending {
@@ -53,7 +57,8 @@ impl Pending {
         let answer = self.answer.await.unwrap_or_else(lost);
         if self.home.get() != NOWHERE {
             // Ignores the mailbox's capacity on purpose: a lost note would count the agent as busy for ever.
-            host.do_send(Answered { agent: agent.clone(), instance: self.home.get() });
+            let deleted = self.deletion && answer.is_ok();
+            host.do_send(Answered { agent: agent.clone(), instance: self.home.get(), deleted });
         }
         answer
     }

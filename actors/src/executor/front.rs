@@ -1,17 +1,18 @@
 //! The executor as its callers see it: [`InvokeApi`] and [`ExecutorApi`] in front of the actors. It admits at the fence and
 //! hands on; it decides nothing else and holds no state of its own.
 
-use super::agent_host::Invoke;
+use super::agent_host::{Delete, Invoke, ListAgents};
 use super::agent_type::AgentTypes;
 use super::message::{Assign, Inspect};
 use super::metrics::ExecutorMetrics;
 use crate::clock::SharedClock;
 use actix::{MailboxError, Recipient};
 use async_trait::async_trait;
+use leasehold_model::agents::{AgentPage, AgentQuery, DeletionAnswer};
 use leasehold_model::fence::{Admitted, Closed, Fence};
 use leasehold_model::message::{Inspection, Invocation, InvocationAnswer, Push, PushAnswer};
 use leasehold_model::routing::shard_of;
-use leasehold_model::{CallError, ExecutorName, InvalidValue, Refusal};
+use leasehold_model::{AgentId, CallError, ExecutorName, InvalidValue, Refusal, ShardId};
 use leasehold_rpc::api::{ExecutorApi, InvokeApi};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ pub const MAX_PAYLOAD: usize = 1024 * 1024;
 pub const MAX_NAME: usize = 128;
 /// No invocation waits longer, whatever its caller asks for.
 pub const MAX_WAIT: Duration = Duration::from_secs(300);
-/// How long the `LeaseHolder` may take to answer a push or an inspection.
+/// How long the `LeaseHolder` may take to answer a push or an inspection, and the `AgentHost` to list agents.
 const HOLDER_WAIT: Duration = Duration::from_secs(5);
 
 /// Set when the executor begins to shut down: nothing new is admitted. Cheap to clone, shared.
@@ -53,8 +54,12 @@ pub struct ExecutorFront {
     pub clock: SharedClock,
     /// The types hosted: an invocation of another is refused before it reaches an actor.
     pub types: AgentTypes,
-    /// The `AgentHost`.
+    /// The `AgentHost`, for invocations.
     pub host: Recipient<Invoke>,
+    /// The `AgentHost`, for deletions.
+    pub delete: Recipient<Delete>,
+    /// The `AgentHost`, for lists.
+    pub list: Recipient<ListAgents>,
     /// The `LeaseHolder`, for pushes.
     pub assign: Recipient<Assign>,
     /// The `LeaseHolder`, for questions.
@@ -66,22 +71,32 @@ pub struct ExecutorFront {
 }
 
 impl ExecutorFront {
-    fn admit(&self, invocation: &Invocation) -> Result<Admitted, Refusal> {
-        check(invocation).map_err(Refusal::InvalidField)?;
-        let kind = invocation.agent.kind();
+    /// Whether work for `agent` may begin here; a refusal is counted.
+    fn admit(&self, agent: &AgentId) -> Result<Admitted, Refusal> {
+        self.admitted(agent).inspect_err(|refusal| self.metrics.count_admission_refusal(refusal.reason()))
+    }
+
+    fn admitted(&self, agent: &AgentId) -> Result<Admitted, Refusal> {
+        let kind = agent.kind();
         if self.types.find(kind).is_none() {
             return Err(Refusal::UnknownMethod { what: format!("agent type {kind}") });
         }
         if self.draining.begun() {
             return Err(Refusal::Draining { executor: self.name.to_string() });
         }
-        let not_ready = || Refusal::ShardingNotReady { executor: self.name.to_string() };
-        let shard = shard_of(&invocation.agent, self.fence.shard_count().ok_or_else(not_ready)?);
+        self.holds(shard_of(agent, self.fence.shard_count().ok_or_else(|| self.not_ready())?))
+    }
+
+    fn holds(&self, shard: ShardId) -> Result<Admitted, Refusal> {
         self.fence.admit(self.clock.now(), shard).map_err(|closed| match closed {
-            Closed::NotReady => not_ready(),
+            Closed::NotReady => self.not_ready(),
             // An executor knows what it holds, not what others do: the owner is left for the router to find.
             Closed::NotHeld => Refusal::WrongOwner { shard, owner: None, revision: self.fence.revision() },
         })
+    }
+
+    fn not_ready(&self) -> Refusal {
+        Refusal::ShardingNotReady { executor: self.name.to_string() }
     }
 }
 
@@ -113,19 +128,27 @@ fn lost(who: &str, error: &MailboxError, within: Duration) -> CallError {
 #[async_trait]
 impl InvokeApi for ExecutorFront {
     async fn invoke(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallError> {
-        let admitted = match self.admit(&invocation) {
-            Ok(admitted) => admitted,
-            Err(refusal) => {
-                self.metrics.count_admission_refusal(refusal.reason());
-                return Err(refusal.into());
-            }
-        };
+        check(&invocation).map_err(Refusal::InvalidField).inspect_err(|refusal| {
+            self.metrics.count_admission_refusal(refusal.reason());
+        })?;
+        let admitted = self.admit(&invocation.agent)?;
         if !self.host.connected() {
-            return Err(Refusal::ShardingNotReady { executor: self.name.to_string() }.into());
+            return Err(self.not_ready().into());
         }
         let within = within.min(MAX_WAIT);
         let until = self.clock.now().plus(within);
         let answer = self.host.send(Invoke { invocation, admitted, until }).timeout(within).await;
+        answer.unwrap_or_else(|error| Err(lost("agent", &error, within)))
+    }
+
+    async fn delete(&self, agent: AgentId, within: Duration) -> Result<DeletionAnswer, CallError> {
+        let admitted = self.admit(&agent)?;
+        if !self.delete.connected() {
+            return Err(self.not_ready().into());
+        }
+        let within = within.min(MAX_WAIT);
+        let until = self.clock.now().plus(within);
+        let answer = self.delete.send(Delete { agent, admitted, until }).timeout(within).await;
         answer.unwrap_or_else(|error| Err(lost("agent", &error, within)))
     }
 }
@@ -140,5 +163,11 @@ impl ExecutorApi for ExecutorFront {
     async fn inspect(&self) -> Result<Inspection, CallError> {
         let answer = self.inspect.send(Inspect).timeout(HOLDER_WAIT).await;
         answer.map_err(|error| lost("LeaseHolder", &error, HOLDER_WAIT))
+    }
+
+    async fn list_agents(&self, query: AgentQuery) -> Result<AgentPage, CallError> {
+        let _held = self.holds(query.shard)?;
+        let answer = self.list.send(ListAgents(query)).timeout(HOLDER_WAIT).await;
+        answer.unwrap_or_else(|error| Err(lost("AgentHost", &error, HOLDER_WAIT)))
     }
 }

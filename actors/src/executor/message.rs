@@ -1,5 +1,6 @@
 //! What the executor's actors say to each other.
 
+use super::oplog_health::OplogHealth;
 use actix::Message;
 use leasehold_model::message::{Condition, Inspection, Push, PushAnswer};
 use leasehold_model::{AgentId, CallError, ExecutorId, ShardEpoch, ShardId};
@@ -47,6 +48,8 @@ pub struct Pulse {
     pub running: AtomicU32,
     /// When the oldest of them began, in nanoseconds of the holder's clock; 0 when none runs.
     pub oldest_began: AtomicU64,
+    /// Whether the agents' oplog store works.
+    pub oplogs: OplogHealth,
 }
 
 impl Pulse {
@@ -55,10 +58,12 @@ impl Pulse {
     pub fn condition(&self, now: leasehold_model::Tick) -> Condition {
         let began = self.oldest_began.load(Ordering::Relaxed);
         let oldest = if began == 0 { Duration::ZERO } else { now.since(leasehold_model::Tick(began)) };
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         Condition {
             agents: self.agents.load(Ordering::Relaxed),
             running: self.running.load(Ordering::Relaxed),
-            oldest_running_ms: u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
+            oldest_running_ms: millis(oldest),
+            oplog_failing_ms: millis(self.oplogs.failing(now)),
         }
     }
 }

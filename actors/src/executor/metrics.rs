@@ -1,5 +1,6 @@
 //! What an executor counts. Every name here is in docs/operations.md; success and failure are told apart (case 47).
 
+use super::agent_type::{Decision, Undecided};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,6 +21,13 @@ pub struct Reason {
     pub reason: &'static str,
 }
 
+/// A call of the oplog store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Call {
+    /// Which.
+    pub call: &'static str,
+}
+
 /// The counters of one executor. Cheap to clone; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutorMetrics {
@@ -37,7 +45,15 @@ pub struct ExecutorMetrics {
     pub replayed_entries: Counter,
     /// Agents that could not be recovered when their shard was gained.
     pub recovery_failures: Counter,
-    /// Agents suspended because memory was short.
+    /// Calls of the oplog store that failed or were not answered in time, by call.
+    pub oplog_failures: Family<Call, Counter>,
+    /// Deletions that reached an agent, by outcome.
+    pub deletions: Family<Outcome, Counter>,
+    /// Times that an application was asked what a method comes to, by outcome.
+    pub consultations: Family<Outcome, Counter>,
+    /// Agents of gained shards that were left alone because this executor does not know their type.
+    pub unknown_types: Counter,
+    /// Agents suspended because memory was short or they were idle for long.
     pub suspensions: Counter,
     /// Agents that ended by a panic in their type's code.
     pub agent_panics: Counter,
@@ -64,7 +80,27 @@ impl ExecutorMetrics {
             "Agents of gained shards that could not be recovered at once",
             all.recovery_failures.clone(),
         );
-        executor.register("suspensions", "Idle agents suspended to make room", all.suspensions.clone());
+        executor.register(
+            "oplog_failures",
+            "Calls of the oplog store that failed or were not answered in time, by call",
+            all.oplog_failures.clone(),
+        );
+        executor.register("deletions", "Deletions that reached an agent, by outcome", all.deletions.clone());
+        executor.register(
+            "consultations",
+            "Times that an application was asked what a method comes to, by outcome",
+            all.consultations.clone(),
+        );
+        executor.register(
+            "unknown_type_agents",
+            "Agents of gained shards left alone because this executor does not know their type",
+            all.unknown_types.clone(),
+        );
+        executor.register(
+            "suspensions",
+            "Idle agents suspended, to make room or after agents.idle_after",
+            all.suspensions.clone(),
+        );
         executor.register("agent_panics", "Agents that ended by a panic", all.agent_panics.clone());
         all
     }
@@ -72,6 +108,29 @@ impl ExecutorMetrics {
     /// Counts one end of an invocation.
     pub fn count_invocation(&self, outcome: &'static str) {
         self.invocations.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts one end of a deletion.
+    pub fn count_deletion(&self, outcome: &'static str) {
+        self.deletions.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts one attempt to have something decided outside.
+    pub fn count_consultation(&self, answer: &Result<Decision, Undecided>) {
+        let outcome = match answer {
+            Ok(Decision::Reject(_)) => "rejected",
+            Ok(Decision::UnknownMethod | Decision::Answer(_) | Decision::Append { .. } | Decision::Outside(_)) => {
+                "answered"
+            }
+            Err(Undecided::Away(_)) => "APP_UNAVAILABLE",
+            Err(Undecided::Unusable(_)) => "APP_FAULT",
+        };
+        self.consultations.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts one call of the oplog store that failed.
+    pub fn count_oplog_failure(&self, call: &'static str) {
+        self.oplog_failures.get_or_create(&Call { call }).inc();
     }
 
     /// Counts one refusal before an agent was reached.

@@ -15,4 +15,5 @@ pub mod lease_metrics;
 pub mod message;
 pub mod metrics;
 pub mod oplog_entry;
+pub mod oplog_health;
 pub mod recovery;

@@ -3,12 +3,13 @@
 
 use super::agent::Surroundings;
 use super::agent_host::{AgentHost, Open};
+use super::oplog_health::StoreCall;
 use actix::Addr;
 use futures::StreamExt;
 use leasehold_model::fence::Admitted;
 use leasehold_model::{AgentId, CallError, Refusal, ShardEpoch, ShardId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Agents per page of the store's list.
@@ -26,6 +27,8 @@ const SHOWN_FAILURES: u64 = 20;
 struct Progress {
     recovered: Cell<u64>,
     failed: Cell<u64>,
+    /// Agents of types that this executor does not know, by type.
+    unknown: RefCell<BTreeMap<String, u64>>,
     /// Shards that were swept meanwhile.
     lost: RefCell<BTreeSet<ShardId>>,
 }
@@ -50,6 +53,14 @@ pub(super) async fn recover(
             }
         })
         .await;
+    for (kind, agents) in progress.unknown.take() {
+        tracing::warn!(
+            kind,
+            agents,
+            "this executor does not know the agent type: its agents stay as they are, unserved until an executor that knows \
+             the type owns their shards"
+        );
+    }
     let (recovered, failed) = (progress.recovered.get(), progress.failed.get());
     if recovered + failed > 0 {
         tracing::info!(shards = count, recovered, failed, "recovered the agents of gained shards");
@@ -68,6 +79,11 @@ impl Progress {
             // No failure: the shard moved on, and so do its agents.
             Err(CallError::Refused(Refusal::HandoffInProgress { .. })) => {
                 self.lost.borrow_mut().insert(held.shard);
+            }
+            // Nothing was claimed: another executor can serve it.
+            Err(CallError::Refused(Refusal::UnknownMethod { .. })) => {
+                around.metrics.unknown_types.inc();
+                *self.unknown.borrow_mut().entry(agent.kind().to_owned()).or_default() += 1;
             }
             Err(error) => {
                 around.metrics.recovery_failures.inc();
@@ -104,11 +120,12 @@ fn agents_of<'a>(
 
 async fn next_page(held: Admitted, after: Option<&AgentId>, around: &Surroundings) -> VecDeque<AgentId> {
     for attempt in 1..=PAGE_ATTEMPTS {
-        let page = tokio::time::timeout(around.store_timeout, around.store.running(held.shard, after, PAGE)).await;
+        let asked = around.store.running(held.shard, after, PAGE);
+        let page = Surroundings::timed(around.store_timeout, asked).await;
+        around.note(StoreCall::Running, (held.shard, None), page.as_ref().map(drop));
         let why = match page {
-            Ok(Ok(page)) => return page.into(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} ms", around.store_timeout.as_millis()),
+            Ok(page) => return page.into(),
+            Err(error) => error.to_string(),
         };
         let Admitted { shard, epoch } = held;
         tracing::warn!(%shard, %epoch, attempt, why, "cannot list the shard's running agents");
