@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`router`] | calling agents: key to shard to executor, with retries within a deadline |
 //! | [`agents`] | agent types: the trait, and the ones that the binary ships |
+//! | [`bridge`] | agents whose behaviour is an application in any language |
 //! | [`serve`] | running a manager or an executor inside another process |
 //! | [`dev`] | a whole cluster in one process |
 //! | [`cli`], [`runtime`] | what the two binaries share |
@@ -15,6 +16,7 @@
 //! The protocol itself is `leasehold_model`; `docs/architecture.md` has the picture.
 
 pub mod agents;
+pub mod bridge;
 pub mod cli;
 pub mod dev;
 mod gateway;

@@ -3,7 +3,7 @@
 use crate::Configuration;
 use crate::key::Key;
 use crate::keys;
-use crate::kind::{self, StorageUrl, show_duration};
+use crate::kind::{self, BridgedApp, StorageUrl, show_duration};
 use crate::reader::Reader;
 use crate::sections::{Lease, Limits, Listen, Log, preset};
 use crate::show::ShownValue;
@@ -28,6 +28,8 @@ pub struct ExecutorConfig {
     pub listen: Listen,
     /// `[agents]`.
     pub agents: Agents,
+    /// `[bridge]`.
+    pub bridge: Bridge,
     /// `[oplog]`.
     pub oplog: Oplog,
     /// `[limits]`.
@@ -91,6 +93,32 @@ pub struct Agents {
     pub max_in_memory: usize,
     /// Invocations that wait for one agent.
     pub queue: usize,
+    /// After how long without work an agent is suspended; zero: only when memory is short.
+    pub idle_after: Duration,
+}
+
+/// `[bridge]`: agent types that applications decide for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bridge {
+    /// Which, and where the applications are.
+    pub apps: Vec<BridgedApp>,
+    /// How long one attempt may take.
+    pub timeout: Duration,
+    /// Calls of one application at once.
+    pub calls: usize,
+}
+
+impl Bridge {
+    fn read(reader: &mut Reader) -> Self {
+        let apps = reader.optional(&keys::BRIDGE_APPS, kind::apps).unwrap_or_default();
+        reader.show_unset(&keys::BRIDGE_APPS, "", "unset");
+        for BridgedApp { kind, url } in apps.iter().filter(|app| !app.is_local()) {
+            let warning =
+                format!("bridge.apps: {kind} is decided for at {url}: states and payloads travel unencrypted");
+            reader.warnings.push(warning);
+        }
+        Self { apps, timeout: reader.duration(&keys::BRIDGE_TIMEOUT), calls: reader.whole(&keys::BRIDGE_CALLS) }
+    }
 }
 
 /// `[oplog]`.
@@ -138,8 +166,12 @@ impl Configuration for ExecutorConfig {
         let lease = Lease::read(reader);
         let listen = Listen::read(reader, &keys::EXECUTOR_GRPC, &keys::EXECUTOR_HTTP);
         let executor = read_identity(reader, &lease, &listen);
-        let agents =
-            Agents { max_in_memory: reader.whole(&keys::AGENTS_IN_MEMORY), queue: reader.whole(&keys::AGENTS_QUEUE) };
+        let agents = Agents {
+            max_in_memory: reader.whole(&keys::AGENTS_IN_MEMORY),
+            queue: reader.whole(&keys::AGENTS_QUEUE),
+            idle_after: reader.duration(&keys::AGENTS_IDLE_AFTER),
+        };
+        let bridge = Bridge::read(reader);
         let oplog = Oplog {
             url: reader.storage(&keys::OPLOG_URL),
             snapshot_every: reader.whole(&keys::SNAPSHOT_EVERY),
@@ -157,7 +189,18 @@ impl Configuration for ExecutorConfig {
             reader.warnings.push("oplog.step_around_after has no effect: only oplogs in sqlite: have that lock".into());
         }
         let limits = Limits::read(reader);
-        Self { cluster, shard_count: expected, executor, lease, listen, agents, oplog, limits, log: Log::read(reader) }
+        Self {
+            cluster,
+            shard_count: expected,
+            executor,
+            lease,
+            listen,
+            agents,
+            bridge,
+            oplog,
+            limits,
+            log: Log::read(reader),
+        }
     }
 
     fn derived(&self) -> Vec<ShownValue> {

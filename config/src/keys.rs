@@ -260,6 +260,35 @@ key!(
     "How many invocations may wait for one agent. Beyond it they are refused with OVERLOADED."
 );
 key!(
+    AGENTS_IDLE_AFTER,
+    "agents.idle_after",
+    Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(30 * 24 * 3600) },
+    "10m",
+    "After how long without work an agent is suspended: it leaves memory, and its shard's next owner does not recover it. Its next \
+     call brings it back. 0s: only when memory is short."
+);
+key!(
+    BRIDGE_APPS,
+    "bridge.apps",
+    Kind::Apps,
+    unset "no application decides for any agent type" e.g. "cart=http://127.0.0.1:9000",
+    "Agent types whose behaviour is an application beside the executor, called over HTTP (docs/agents.md, \"The bridge\")."
+);
+key!(
+    BRIDGE_TIMEOUT,
+    "bridge.timeout",
+    Kind::Duration { min: MS, max: Duration::from_secs(300) },
+    "10s",
+    "How long one attempt to ask an application may take. Attempts are repeated while the caller waits."
+);
+key!(
+    BRIDGE_CALLS,
+    "bridge.calls",
+    Kind::Whole { min: 1, max: 65_536 },
+    "64",
+    "How many calls of one application may be under way at once. Further ones wait, within bridge.timeout."
+);
+key!(
     OPLOG_URL,
     "oplog.url",
     Kind::Storage("DIR"),
@@ -374,6 +403,10 @@ pub(crate) static EXECUTOR: &[&Key] = &[
     &EXECUTOR_HTTP,
     &AGENTS_IN_MEMORY,
     &AGENTS_QUEUE,
+    &AGENTS_IDLE_AFTER,
+    &BRIDGE_APPS,
+    &BRIDGE_TIMEOUT,
+    &BRIDGE_CALLS,
     &OPLOG_URL,
     &SNAPSHOT_EVERY,
     &STEP_AROUND_AFTER,

@@ -2,8 +2,9 @@
 
 use leasehold_model::secret::without_password;
 use leasehold_model::{Address, ClusterName, InvalidValue};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub enum Kind {
     SharedStorage(&'static str),
     /// A file's path.
     File,
+    /// Agent types with the applications that decide for them.
+    Apps,
 }
 
 impl Kind {
@@ -67,6 +70,9 @@ impl Kind {
                  https://), or memory:"
             ),
             Self::File => "the path of a file".into(),
+            Self::Apps => "up to 64 of TYPE=http://HOST:PORT, with a path after it if need be, each TYPE once (1 to 128 of letters, \
+                 digits, '.', '_', '-'); https:// is not spoken: the application stands beside the executor"
+                .into(),
         }
     }
 
@@ -74,7 +80,7 @@ impl Kind {
     pub(crate) fn toml(&self, text: &str) -> String {
         match self {
             Self::Whole { .. } => text.to_owned(),
-            Self::Addresses => {
+            Self::Addresses | Self::Apps => {
                 let items: Vec<_> = text.split(',').map(|item| format!("{:?}", item.trim())).collect();
                 format!("[{}]", items.join(", "))
             }
@@ -115,6 +121,45 @@ impl fmt::Display for StorageUrl {
             Self::Etcd(endpoints) => write!(f, "etcd:{}", endpoints.join(",")),
         }
     }
+}
+
+/// An agent type and the application that decides for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BridgedApp {
+    /// The agent type's name.
+    pub kind: String,
+    /// `http://HOST:PORT`, with a path if need be, without a slash at its end.
+    pub url: String,
+}
+
+impl BridgedApp {
+    /// Whether the application is on this machine, so that nobody reads along.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let place = self.url.strip_prefix("http://").unwrap_or_default();
+        let host = place.split('/').next().and_then(|place| place.rsplit_once(':')).map_or("", |(host, _)| host);
+        let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+/// The most applications in a list.
+const MAX_APPS: usize = 64;
+
+pub(crate) fn apps(text: &str) -> Option<Vec<BridgedApp>> {
+    let apps: Vec<_> = text.split(',').take(MAX_APPS + 1).map(|item| app(item.trim())).collect::<Option<_>>()?;
+    let names: BTreeSet<_> = apps.iter().map(|app| &app.kind).collect();
+    (apps.len() <= MAX_APPS && names.len() == apps.len()).then_some(apps)
+}
+
+fn app(text: &str) -> Option<BridgedApp> {
+    let (kind, url) = text.split_once('=')?;
+    let (place, path) = url.strip_prefix("http://")?.split_once('/').unwrap_or((url.strip_prefix("http://")?, ""));
+    let sound = |c: char| c.is_ascii_graphic() && !"?#%\"<>\\^`{|}".contains(c);
+    // A type is written as a name is.
+    let named = ClusterName::new(kind).is_ok() && Address::new(place).is_ok();
+    let url = url.trim_end_matches('/').to_owned();
+    (named && path.chars().all(sound)).then(|| BridgedApp { kind: kind.to_owned(), url })
 }
 
 /// The most addresses in a list.
@@ -248,6 +293,47 @@ mod tests {
         ];
         for (text, ppm) in table {
             assert_eq!(parts_per_million(text), ppm, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_application_is_a_type_and_a_url_and_no_type_has_two() {
+        let read =
+            |text: &str| apps(text).map(|apps| apps.into_iter().map(|app| (app.kind, app.url)).collect::<Vec<_>>());
+        let pair = |kind: &str, url: &str| (kind.to_owned(), url.to_owned());
+        let two = vec![pair("cart", "http://127.0.0.1:9000"), pair("mail", "http://mail:80/in/box")];
+        assert_eq!(read("cart=http://127.0.0.1:9000/, mail=http://mail:80/in/box"), Some(two));
+        for text in [
+            "",
+            "cart",
+            "cart=",
+            "=http://a:1",
+            "cart=a:1",
+            "cart=https://a:1",
+            "cart=http://a",
+            "cart=http://a:0",
+            "a/b=http://a:1",
+            "cart=http://a:1?x=1",
+            "cart=http://a:1/x y",
+            "cart=http://a:1,cart=http://b:1",
+            "cart=http://a:1,",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        let many = |count: usize| (0..count).map(|n| format!("t{n}=http://a:1")).collect::<Vec<_>>().join(",");
+        assert_eq!((apps(&many(64)).map(|apps| apps.len()), apps(&many(65))), (Some(64), None));
+    }
+
+    #[test]
+    fn only_this_machine_counts_as_local() {
+        for (url, local) in [
+            ("http://127.0.0.1:9", true),
+            ("http://localhost:9/x", true),
+            ("http://[::1]:9", true),
+            ("http://10.0.0.1:9", false),
+            ("http://localhost.example:9", false),
+        ] {
+            assert_eq!(BridgedApp { kind: "a".into(), url: url.into() }.is_local(), local, "{url}");
         }
     }
 

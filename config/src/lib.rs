@@ -37,10 +37,10 @@ mod show;
 mod source;
 
 pub use error::{ConfigError, Problem};
-pub use executor::{Agents, ExecutorConfig, Identity, Oplog};
+pub use executor::{Agents, Bridge, ExecutorConfig, Identity, Oplog};
 pub use gateway::{GatewayConfig, Route};
 pub use key::{Default, Key};
-pub use kind::{Kind, StorageUrl, show_duration};
+pub use kind::{BridgedApp, Kind, StorageUrl, show_duration};
 pub use leadership::{EtcdAccess, Leadership, StandbyGrpc};
 pub use manager::{ManagerConfig, Rebalance};
 pub use render::{render_default, render_reference};

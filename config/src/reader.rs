@@ -51,7 +51,8 @@ impl Reader {
             | Kind::Addresses
             | Kind::Listen
             | Kind::Allowance
-            | Kind::File => text,
+            | Kind::File
+            | Kind::Apps => text,
         };
         if parsed.is_some() {
             self.shown.push(ShownValue::set(key.path, text, &source));

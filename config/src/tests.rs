@@ -426,6 +426,7 @@ fn accepted_text(kind: Kind, g: &mut Gen) -> String {
         }
         Kind::SharedStorage(_) => (*g.choose(&["memory:", "sqlite:/x", "postgres://me@db/x"]).unwrap()).to_owned(),
         Kind::File => format!("/etc/{}", u8::arbitrary(g)),
+        Kind::Apps => format!("t{}=http://127.0.0.1:{}", u8::arbitrary(g), 1 + u16::arbitrary(g) % 60_000),
     }
 }
 

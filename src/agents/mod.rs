@@ -16,7 +16,9 @@ mod tally;
 
 pub use counter::Counter;
 pub use kv::Kv;
-pub use leasehold_actors::executor::agent_type::{AgentState, AgentType, AgentTypes, Decision, Unreadable};
+pub use leasehold_actors::executor::agent_type::{
+    AgentState, AgentType, AgentTypes, Decider, Decision, MAX_EVENTS, Question, Undecided, Unreadable,
+};
 pub use tally::Tally;
 
 use serde::Deserialize;

@@ -1,11 +1,12 @@
 //! The command line of `shard-executor`.
 
+use super::agents::{AgentsArgs, DeleteArgs, agents, delete};
 use super::config::{self, ConfigCommand, ConfigOptions};
 use super::load::{Counting, LoadArgs, counts, load};
 use super::target::TargetArgs;
 use super::{Exit, Failure, LogOptions, QUIET, Signals, init_logging, show};
 use crate::gateway::GatewayProcess;
-use crate::router::WITHIN_MOST;
+use crate::router::{Doubt, WITHIN_MOST};
 use clap::{Parser, Subcommand};
 use leasehold_config::{ExecutorConfig, GatewayConfig};
 use leasehold_model::message::{Invocation, InvocationAnswer};
@@ -35,6 +36,10 @@ enum Command {
     Route(RouteArgs),
     /// Call an agent once
     Invoke(InvokeArgs),
+    /// Delete an agent with everything it remembers; one that is not there is as good as deleted
+    Delete(DeleteArgs),
+    /// List agents, of one shard or of all
+    Agents(AgentsArgs),
     /// Count every word or line of a file through agents, and say how that went
     Load(LoadArgs),
     /// Read back what a load counted: one line per word, `COUNT WORD`
@@ -109,6 +114,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     match command {
         Command::Serve | Command::Route(_) => unreachable!("handled above"),
         Command::Invoke(args) => invoke(args).await,
+        Command::Delete(args) => delete(args).await,
+        Command::Agents(args) => agents(args).await,
         Command::Load(args) => load(args).await,
         Command::Counts(args) => counts(args).await,
         Command::Config { route: true, command } => config::run::<GatewayConfig>(&options, &command),
@@ -143,16 +150,18 @@ async fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
     let InvokeArgs { agent, method, argument, timeout, idempotency_key, target, json } = args;
     if let Some(argument) = &argument {
         serde_json::from_str::<serde::de::IgnoredAny>(argument)
-            .map_err(|error| InvalidValue::new("argument", error, "one JSON value"))?;
+            .map_err(|error| InvalidValue::new("argument", argument, format!("one JSON value ({error})")))?;
     }
     let payload = argument.map(String::into_bytes).unwrap_or_default();
     let invocation = Invocation { agent, method, payload, idempotency_key };
     let target = target.target()?;
     let mut signals = Signals::listen()?;
+    let doubt = Doubt::default();
     let answer = tokio::select! {
-        answer = target.call(invocation, timeout) => answer.map_err(|failed| failed.failure)?,
+        answer = target.call_in_doubt(invocation, timeout, &doubt) => answer.map_err(|failed| failed.failure)?,
         signal = signals.recv() => {
-            return Err(Failure::new(Exit::TryAgain, format!("{signal}: stopped waiting; the call may have run")));
+            let known = if doubt.may_have_run() { "the call may have run" } else { "the call has not run: nobody took it" };
+            return Err(Failure::new(Exit::TryAgain, format!("{signal}: stopped waiting; {known}")));
         }
     };
     show(&Answered::from(&answer), json, || String::from_utf8_lossy(&answer.payload).into_owned())?;
@@ -199,6 +208,13 @@ mod tests {
             ("invoke counter/a increment --timeout 5", false),
             ("invoke counter/a increment --timeout 2h", false),
             ("invoke counter/a increment --manager nowhere", false),
+            ("delete counter/a --timeout 5s --json --manager a:1 --manager b:2", true),
+            ("delete counter/a --gateway 127.0.0.1:7490", true),
+            ("delete counter", false),
+            ("agents", true),
+            ("agents --shard 3 --after counter/a --limit 10 --json --manager a:1", true),
+            ("agents --after counter/a", false),
+            ("agents --limit 0", false),
             ("route --manager a:1 --grpc 127.0.0.1:0 --http 127.0.0.1:0", true),
             ("route --grpc 7490", false),
             ("load file --per word --type tally --concurrency 8 --limit 10 --run-id r --progress p", true),

@@ -4,6 +4,7 @@
 //! Answers go to standard output through [`say`] and [`show`], everything else (logs, progress, complaints) to standard error,
 //! so that a program reading the output reads nothing but the answer.
 
+mod agents;
 pub mod checkpoint;
 pub mod config;
 mod dev;
@@ -16,6 +17,7 @@ mod serve;
 pub mod summary;
 pub mod target;
 pub mod words;
+mod wrong_port;
 
 pub use output::{say, show, table};
 pub use process::{LogFormat, LogOptions, QUIET, Signal, Signals, abort_on_panic, init_logging};

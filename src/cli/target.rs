@@ -1,10 +1,13 @@
 //! Whom a client command talks to: the owners themselves, found through the managers' table, or a gateway.
 
+use super::wrong_port::{self, Wanted};
 use super::{Exit, Failure};
 use crate::router::policy::{self, Facts, Next, Outcome};
-use crate::router::{ExecutorDialer, Router, RouterError, RouterSettings};
+use crate::router::{Doubt, ExecutorDialer, Request, Router, RouterError, RouterSettings, deleted};
+use async_trait::async_trait;
+use leasehold_model::agents::DeletionAnswer;
 use leasehold_model::message::{Invocation, InvocationAnswer};
-use leasehold_model::{Address, CallError};
+use leasehold_model::{Address, AgentId, CallError};
 use leasehold_rpc::api::InvokeApi;
 use leasehold_rpc::channel::Dialer;
 use leasehold_rpc::client::AgentClient;
@@ -13,10 +16,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use uuid::Uuid;
 
 /// The most managers that a command takes.
 const ADDRESSES_MOST: usize = 16;
+
+/// How long something else than a gateway must have answered at the gateway's address to be taken for what is there: a proxy answers
+/// so while the gateway behind it restarts.
+const WRONG_PORT_AFTER: Duration = Duration::from_secs(3);
 
 /// Whom to talk to.
 #[derive(Debug, Clone, clap::Args)]
@@ -42,8 +48,8 @@ pub struct CallFailure {
 /// A way to call agents.
 #[derive(Clone)]
 pub enum Target {
-    /// Routing here.
-    Direct(Router),
+    /// Routing here, by the table of these managers.
+    Direct(Router, Vec<Address>),
     /// Through a gateway.
     Gateway(Arc<Through>),
 }
@@ -56,8 +62,11 @@ impl TargetArgs {
     pub fn target(&self) -> Result<Target, Failure> {
         not_too_many(&self.managers)?;
         Ok(match &self.gateway {
-            Some(gateway) => Target::Gateway(Arc::new(Through::new(AgentClient::new(Dialer::tcp().dial(gateway))))),
-            None => Target::Direct(router(&self.managers, RouterSettings::default())),
+            Some(gateway) => {
+                let client = AgentClient::new(Dialer::tcp().dial(gateway));
+                Target::Gateway(Arc::new(Through::new(client, At(gateway.clone()))))
+            }
+            None => Target::Direct(router(&self.managers, RouterSettings::default()), self.managers.clone()),
         })
     }
 }
@@ -93,12 +102,54 @@ impl Target {
     /// # Errors
     /// With the reason, the text and the exit code.
     pub async fn call(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallFailure> {
+        self.call_in_doubt(invocation, within, &Doubt::default()).await
+    }
+
+    /// As [`Target::call`], for a caller that may stop waiting: `doubt` then says whether the call may have run.
+    ///
+    /// # Errors
+    /// As [`Target::call`].
+    pub async fn call_in_doubt(
+        &self,
+        invocation: Invocation,
+        within: Duration,
+        doubt: &Doubt,
+    ) -> Result<InvocationAnswer, CallFailure> {
+        self.send(Request::invoke(invocation), within, doubt).await
+    }
+
+    /// Deletes `agent` within `within`; `doubt` says whether that may have happened, for a caller that stops waiting.
+    ///
+    /// # Errors
+    /// As [`Target::call`].
+    pub async fn delete(
+        &self,
+        agent: AgentId,
+        within: Duration,
+        doubt: &Doubt,
+    ) -> Result<DeletionAnswer, CallFailure> {
+        self.send(Request::Delete(agent), within, doubt).await.map(deleted)
+    }
+
+    async fn send(
+        &self,
+        request: Request,
+        within: Duration,
+        doubt: &Doubt,
+    ) -> Result<InvocationAnswer, CallFailure> {
         match self {
-            Self::Direct(router) => router.call(invocation, within).await.map_err(routed),
-            Self::Gateway(gateway) => gateway.call(invocation, within).await.map_err(|error| {
-                let reason = error.reason();
-                CallFailure { reason, failure: error.into() }
-            }),
+            Self::Direct(router, managers) => match router.send(request, within, doubt).await {
+                Ok(answer) => Ok(answer),
+                Err(error) => {
+                    let no_table = router.subscribe().borrow().is_none();
+                    let CallFailure { reason, mut failure } = routed(error);
+                    if no_table {
+                        failure = wrong_port::explained(failure, managers, Wanted::Manager).await;
+                    }
+                    Err(CallFailure { reason, failure })
+                }
+            },
+            Self::Gateway(gateway) => gateway.send(request, within, doubt).await,
         }
     }
 
@@ -106,7 +157,7 @@ impl Target {
     #[must_use]
     pub fn retries(&self) -> BTreeMap<&'static str, u64> {
         match self {
-            Self::Direct(router) => router.metrics().retries(),
+            Self::Direct(router, _) => router.metrics().retries(),
             Self::Gateway(gateway) => gateway.retries.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -125,25 +176,50 @@ fn routed(error: RouterError) -> CallFailure {
     CallFailure { reason, failure: Failure::new(exit, text) }
 }
 
+/// Looks what is at the gateway's address.
+#[async_trait]
+trait Look: Send + Sync {
+    /// What it is, if it is something else than a gateway.
+    async fn look(&self) -> Option<String>;
+}
+
+struct At(Address);
+
+#[async_trait]
+impl Look for At {
+    async fn look(&self) -> Option<String> {
+        wrong_port::look(&self.0, Wanted::Gateway).await
+    }
+}
+
 /// Calls through one gateway. The gateway finds the owners; here the way to the gateway is retried, under one idempotency key.
 pub struct Through {
     gateway: Arc<dyn InvokeApi>,
+    address: Box<dyn Look>,
     settings: RouterSettings,
     retries: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Through {
-    fn new(gateway: impl InvokeApi) -> Self {
-        Self { gateway: Arc::new(gateway), settings: RouterSettings::default(), retries: Mutex::default() }
+    fn new(gateway: impl InvokeApi, address: impl Look + 'static) -> Self {
+        let (gateway, address) = (Arc::new(gateway), Box::new(address));
+        Self { gateway, address, settings: RouterSettings::default(), retries: Mutex::default() }
     }
 
-    async fn call(&self, mut invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallError> {
-        invocation.idempotency_key.get_or_insert_with(|| Uuid::new_v4().to_string());
-        let deadline = Instant::now() + within;
+    async fn send(
+        &self,
+        request: Request,
+        within: Duration,
+        doubt: &Doubt,
+    ) -> Result<InvocationAnswer, CallFailure> {
+        let began = Instant::now();
+        let deadline = began + within;
         let mut tries = 0_u32;
+        let mut may_have_run = false;
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
-            let answer = timeout(remaining, self.gateway.invoke(invocation.clone(), remaining)).await;
+            doubt.set(true);
+            let answer = timeout(remaining, request.clone().send(&*self.gateway, remaining)).await;
             let error = match answer {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
@@ -154,26 +230,46 @@ impl Through {
                 CallError::Unreachable(why) => Outcome::Unreachable(why.clone()),
                 CallError::Unknown(why) => Outcome::Unknown(why.clone()),
             };
-            let least =
-                match policy::decide(&outcome, Facts { keyed: true, asked: None, hints: policy::MAX_HINTS }).next {
-                    Next::Wait(least) => least,
-                    Next::FollowHint | Next::GiveUp => return Err(error),
-                };
-            let RouterSettings { back_off_first: first, back_off_most: most, .. } = self.settings;
-            let wish = policy::back_off(tries, first, most, rand::random()).max(least);
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            let Some(wait) = policy::pause(wish, remaining, first) else { return Err(error) };
+            may_have_run |= outcome.may_have_run();
+            doubt.set(may_have_run);
+            let Some(wait) = self.pause(&outcome, tries, deadline) else { return Err(self.failed(error, deadline).await) };
+            if outcome.may_have_run()
+                && began.elapsed() >= WRONG_PORT_AFTER
+                && let Some(there) = self.address.look().await
+            {
+                let failure = wrong_port::refused(&there, Wanted::Gateway);
+                return Err(CallFailure { reason: error.reason(), failure });
+            }
             *self.retries.lock().unwrap_or_else(PoisonError::into_inner).entry(outcome.reason()).or_default() += 1;
             tries = tries.saturating_add(1);
             sleep(wait).await;
         }
+    }
+
+    /// How long to wait before the next try; `None`: there is none.
+    fn pause(&self, outcome: &Outcome, tries: u32, deadline: Instant) -> Option<Duration> {
+        let least = match policy::decide(outcome, Facts { keyed: true, asked: None, hints: policy::MAX_HINTS }).next {
+            Next::Wait(least) => least,
+            Next::FollowHint | Next::GiveUp => return None,
+        };
+        let RouterSettings { back_off_first: first, back_off_most: most, .. } = self.settings;
+        let wish = policy::back_off(tries, first, most, rand::random()).max(least);
+        policy::pause(wish, deadline.saturating_duration_since(Instant::now()), first)
+    }
+
+    async fn failed(&self, error: CallError, deadline: Instant) -> CallFailure {
+        let reason = error.reason();
+        // At the deadline nothing odd was answered, but nothing at all.
+        let odd = matches!(error, CallError::Unknown(_)) && Instant::now() < deadline;
+        let there = if odd { self.address.look().await } else { None };
+        let failure = there.map_or_else(|| error.into(), |there| wrong_port::refused(&there, Wanted::Gateway));
+        CallFailure { reason, failure }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use async_trait::async_trait;
     use leasehold_model::{AgentId, ExecutorName, Refusal, ShardEpoch, ShardId};
 
     struct Script(Mutex<Vec<CallError>>, Arc<Mutex<Vec<String>>>);
@@ -195,6 +291,23 @@ mod tests {
         }
     }
 
+    /// Finds at the address what it is given.
+    struct There(Option<&'static str>);
+
+    #[async_trait]
+    impl Look for There {
+        async fn look(&self) -> Option<String> {
+            self.0.map(str::to_owned)
+        }
+    }
+
+    const WITHIN: Duration = Duration::from_secs(5);
+
+    fn through(errors: Vec<CallError>, there: Option<&'static str>) -> (Through, Arc<Mutex<Vec<String>>>) {
+        let keys = Arc::new(Mutex::new(Vec::new()));
+        (Through::new(Script(Mutex::new(errors), Arc::clone(&keys)), There(there)), keys)
+    }
+
     fn call() -> Invocation {
         let agent = AgentId::new("counter/a").unwrap();
         Invocation { agent, method: "add".into(), payload: Vec::new(), idempotency_key: None }
@@ -202,10 +315,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_gateway_that_restarts_is_retried_under_one_key() {
-        let keys = Arc::new(Mutex::new(Vec::new()));
         let errors = vec![CallError::Unknown("reset".into()), CallError::Unreachable("refused".into())];
-        let through = Through::new(Script(Mutex::new(errors), Arc::clone(&keys)));
-        through.call(call(), Duration::from_secs(5)).await.unwrap();
+        let (through, keys) = through(errors, None);
+        through.send(Request::invoke(call()), WITHIN, &Doubt::default()).await.unwrap();
         let keys = keys.lock().unwrap();
         assert_eq!((keys.len(), keys.iter().all(|key| *key == keys[0])), (3, true));
         assert_eq!(*through.retries.lock().unwrap(), BTreeMap::from([("OUTCOME_UNKNOWN", 1), ("UNREACHABLE", 1)]));
@@ -213,10 +325,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_the_gateway_refuses_for_good_is_not_repeated() {
-        let keys = Arc::new(Mutex::new(Vec::new()));
         let refusal = Refusal::InvocationRejected { why: "no".into() };
-        let through = Through::new(Script(Mutex::new(vec![refusal.clone().into()]), Arc::clone(&keys)));
-        assert_eq!(through.call(call(), Duration::from_secs(5)).await, Err(CallError::Refused(refusal)));
+        let (through, keys) = through(vec![refusal.clone().into()], Some("never looked at"));
+        let failed = through.send(Request::invoke(call()), WITHIN, &Doubt::default()).await.unwrap_err();
+        assert_eq!((failed.reason, failed.failure), (refusal.reason(), CallError::from(refusal).into()));
         assert_eq!(keys.lock().unwrap().len(), 1);
+    }
+
+    /// A proxy answers so for a moment, while its gateway restarts; a wrong port does for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_is_no_gateways_is_given_up_and_named_once_it_has_lasted() {
+        let odd = CallError::Unknown("invalid compression flag: 123".into());
+        let (through, _) = through(vec![odd.clone(); 1_000], Some("x:1 is not a gateway's gRPC port"));
+        let began = Instant::now();
+        let failed = through.send(Request::invoke(call()), Duration::from_secs(30), &Doubt::default()).await.unwrap_err().failure;
+        assert_eq!(failed.exit, Exit::NobodyAnswers);
+        assert!(failed.message.starts_with("x:1 is not a gateway's gRPC port; give --gateway"), "{failed}");
+        assert!((WRONG_PORT_AFTER..2 * WRONG_PORT_AFTER).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_reached_nobody_has_surely_not_run_and_one_without_an_answer_may_have() {
+        let down = || CallError::Unreachable("refused".into());
+        for (errors, may_have_run) in [
+            (vec![down(); 1_000], false),
+            ([vec![down(); 1_000], vec![CallError::Unknown("reset".into())]].concat(), true),
+        ] {
+            let ((through, _), doubt) = (through(errors, None), Doubt::default());
+            let waited = timeout(Duration::from_secs(1), through.send(Request::invoke(call()), WITHIN, &doubt)).await;
+            assert!(waited.is_err());
+            assert_eq!(doubt.may_have_run(), may_have_run);
+        }
     }
 }

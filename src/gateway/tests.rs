@@ -7,12 +7,13 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use leasehold_model::agents::DeletionAnswer;
 use leasehold_model::message::{
     ClusterStatus, Deregistration, Invocation, InvocationAnswer, Owner, Registration, Renewal, Route, RoutingTable,
     ShardExplanation,
 };
 use leasehold_model::{
-    Address, CallError, ExecutorId, ExecutorName, Grant, ManagerId, Refusal, Revision, ShardEpoch, ShardId,
+    Address, AgentId, CallError, ExecutorId, ExecutorName, Grant, ManagerId, Refusal, Revision, ShardEpoch, ShardId,
 };
 use leasehold_rpc::api::{InvokeApi, ManagerApi};
 use leasehold_rpc::managers::Managers;
@@ -73,6 +74,7 @@ impl ManagerApi for Manager {
 struct Executor {
     fails: Mutex<Option<CallError>>,
     last: Mutex<Option<Invocation>>,
+    deleted: Mutex<Vec<String>>,
 }
 
 #[async_trait]
@@ -85,6 +87,14 @@ impl InvokeApi for Executor {
         let payload = if invocation.payload.is_empty() { b"null".to_vec() } else { invocation.payload };
         let (shard, epoch, executor) = (ShardId(0), ShardEpoch::new(4).unwrap(), owner().name);
         Ok(InvocationAnswer { payload, shard, epoch, executor, replayed: true })
+    }
+
+    async fn delete(&self, agent: AgentId, _: Duration) -> Result<DeletionAnswer, CallError> {
+        self.deleted.lock().unwrap().push(agent.to_string());
+        if let Some(error) = self.fails.lock().unwrap().clone() {
+            return Err(error);
+        }
+        Ok(DeletionAnswer { shard: ShardId(0), epoch: ShardEpoch::new(4).unwrap(), executor: owner().name })
     }
 }
 
@@ -152,6 +162,27 @@ impl Scene {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_deletion_is_routed_and_answered_without_a_body() {
+    let scene = Scene::new().await;
+    for _ in 0..2 {
+        let answer = scene.send(Request::delete("/v1/agents/counter/a%2Fb").body(Body::empty()).unwrap()).await;
+        assert_eq!((answer.status, answer.body.as_str()), (StatusCode::NO_CONTENT, ""));
+        for (name, value) in [("leasehold-shard", "0"), ("leasehold-epoch", "4"), ("leasehold-executor", "executor-1")]
+        {
+            assert_eq!(answer.header(name), Some(value), "{name}");
+        }
+    }
+    assert_eq!(*scene.executor.deleted.lock().unwrap(), ["counter/a/b", "counter/a/b"]);
+    scene.fail(Refusal::UnknownMethod { what: "agent type counter".into() });
+    let answer = scene.send(Request::delete("/v1/agents/counter/a").body(Body::empty()).unwrap()).await;
+    assert_eq!((answer.status, &answer.problem()["reason"]), (StatusCode::NOT_FOUND, &json!("UNKNOWN_METHOD")));
+    let answer = scene.send(Request::delete("/v1/agents/a%2Fb/c").body(Body::empty()).unwrap()).await;
+    assert_eq!((answer.status, &answer.problem()["field"]), (StatusCode::BAD_REQUEST, &json!("type")));
+    let answer = scene.send(Request::get("/v1/agents/counter/a").body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
 const ADD: &str = "/v1/agents/counter/a/add";
 
 #[tokio::test(start_paused = true)]
@@ -215,6 +246,23 @@ async fn bad_input_names_the_field_and_what_is_accepted() {
         assert!(problem["accepted"].as_str().is_some_and(|accepted| !accepted.is_empty()));
     }
     assert!(scene.executor.last.lock().unwrap().is_none(), "nothing of it reached an executor");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_shown_as_it_was_given_and_what_the_parser_said_apart() {
+    let scene = Scene::new().await;
+    let rows = [
+        (ADD, "{bad", "{bad", "one JSON value, or nothing (key must be a string at line 1 column 2)"),
+        ("/v1/agents/counter/%FF/add", "", "/v1/agents/counter/%FF/add", "percent-encoded UTF-8 ("),
+    ];
+    for (path, body, value, accepted) in rows {
+        let problem = scene.post(path, &[], body).await.problem();
+        assert_eq!(problem["value"], value);
+        assert!(problem["accepted"].as_str().unwrap().starts_with(accepted), "{problem}");
+    }
+    let long = format!("[{}", "1,".repeat(1000));
+    let problem = scene.post(ADD, &[], long).await.problem();
+    assert_eq!(problem["value"].as_str().unwrap().len(), 80, "shortened");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,19 +2,38 @@
 
 use super::error::{Attempts, RouterError};
 use super::policy::{self, Facts, Next, Outcome};
+use super::request::Request;
 use super::table::{Hold, Located};
 use super::{RouterSettings, Shared};
-use leasehold_model::message::{Invocation, InvocationAnswer, Owner};
+use leasehold_model::message::{InvocationAnswer, Owner};
 use leasehold_model::{CallError, ExecutorId, ShardId};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
+/// Whether a call may have run, for who stops waiting for it: an attempt is under way, or one ended without an answer that says no.
+#[derive(Debug, Default)]
+pub struct Doubt(AtomicBool);
+
+impl Doubt {
+    /// Whether the call may have run.
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Notes whether it may have.
+    pub(crate) fn set(&self, may_have_run: bool) {
+        self.0.store(may_have_run, Ordering::Release);
+    }
+}
+
 pub(super) struct Call<'r> {
     router: &'r Shared,
-    /// Carries an idempotency key: without one a repeat would not be safe.
-    invocation: Invocation,
+    request: Request,
     within: Duration,
     deadline: Instant,
+    doubt: &'r Doubt,
     attempts: Attempts,
     shard: Option<ShardId>,
     /// Whom the last refusal named.
@@ -32,10 +51,11 @@ struct Target {
 }
 
 impl<'r> Call<'r> {
-    pub(super) fn new(router: &'r Shared, invocation: Invocation, within: Duration) -> Self {
+    pub(super) fn new(router: &'r Shared, request: Request, within: Duration, doubt: &'r Doubt) -> Self {
         let deadline = Instant::now() + within;
         let attempts = Attempts::default();
-        Self { router, invocation, within, deadline, attempts, shard: None, hint: None, hints: 0, tries: 0, slow: None }
+        let (hint, hints, tries, slow) = (None, 0, 0, None);
+        Self { router, request, within, deadline, doubt, attempts, shard: None, hint, hints, tries, slow }
     }
 
     pub(super) async fn run(mut self) -> Result<InvocationAnswer, RouterError> {
@@ -44,7 +64,7 @@ impl<'r> Call<'r> {
             if remaining.is_zero() {
                 return Err(self.out_of_time());
             }
-            let located = self.router.tables.locate(&self.invocation.agent);
+            let located = self.router.tables.locate(self.request.agent());
             self.shard = located.as_ref().map(|located| located.shard).or(self.shard);
             let by_table = located.as_ref().and_then(Located::hold);
             let (asked, outcome) = match self.target(located, by_table) {
@@ -55,6 +75,7 @@ impl<'r> Call<'r> {
                 },
             };
             self.attempts.note(asked.as_ref(), &outcome);
+            self.doubt.set(self.attempts.may_have_run);
             let asked = asked.map(|owner| owner.executor);
             let step = policy::decide(&outcome, Facts { keyed: true, asked, hints: self.hints });
             if step.refresh {
@@ -91,10 +112,11 @@ impl<'r> Call<'r> {
         let bound = policy::attempt_bound(remaining, self.settings().attempt_timeout, timeouts);
         let began = Instant::now();
         self.router.metrics.attempted();
-        let call = self.router.connections.invoke(&target.owner.address, self.invocation.clone(), bound);
+        self.doubt.set(true);
+        let call = self.router.connections.send(&target.owner.address, self.request.clone(), bound);
         // An owner that went silent is left as soon as the table names another: its shard was taken from it.
         let moved_away =
-            self.router.tables.owner(&self.invocation.agent, |hold| Some(hold) != target.by_table && hold.0 != asked);
+            self.router.tables.owner(self.request.agent(), |hold| Some(hold) != target.by_table && hold.0 != asked);
         let ended = tokio::select! {
             biased;
             ended = timeout(bound, call) => ended,
@@ -131,7 +153,7 @@ impl<'r> Call<'r> {
         };
         tokio::select! {
             () = sleep(wait) => {}
-            () = self.router.tables.owner(&self.invocation.agent, |hold| Some(hold) != by_table) => {}
+            () = self.router.tables.owner(self.request.agent(), |hold| Some(hold) != by_table) => {}
         }
         Ok(())
     }
@@ -150,7 +172,7 @@ impl<'r> Call<'r> {
 
     fn out_of_time(&mut self) -> RouterError {
         RouterError::DeadlineExceeded {
-            agent: self.invocation.agent.clone(),
+            agent: self.request.agent().clone(),
             shard: self.shard,
             within: self.within,
             attempts: std::mem::take(&mut self.attempts),

@@ -1,6 +1,7 @@
 //! Connections to executors: dialled once per address, the least recently used dropped beyond a bound.
 
-use leasehold_model::message::{Invocation, InvocationAnswer};
+use super::request::Request;
+use leasehold_model::message::InvocationAnswer;
 use leasehold_model::{Address, CallError};
 use leasehold_rpc::api::InvokeApi;
 use std::collections::BTreeMap;
@@ -49,14 +50,14 @@ impl Connections {
     }
 
     /// Calls the executor at `address`, which is dialled if it was not yet.
-    pub(super) async fn invoke(
+    pub(super) async fn send(
         &self,
         address: &Address,
-        invocation: Invocation,
+        request: Request,
         within: Duration,
     ) -> Result<InvocationAnswer, CallError> {
         let executor = self.executor(address)?;
-        executor.invoke(invocation, within).await
+        request.send(&*executor, within).await
     }
 
     fn executor(&self, address: &Address) -> Result<Arc<dyn InvokeApi>, CallError> {
@@ -84,6 +85,7 @@ impl Connections {
 mod tests {
     use super::*;
     use async_trait::async_trait;
+    use leasehold_model::message::Invocation;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     struct Nobody;

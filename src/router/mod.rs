@@ -14,18 +14,22 @@ mod connections;
 mod error;
 mod metrics;
 pub mod policy;
+mod request;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use call::Doubt;
 pub use connections::ExecutorDialer;
 pub use error::{Attempts, MAX_OWNERS_LISTED, RouterError, Tried};
 pub use metrics::RouterMetrics;
+pub(crate) use request::{Request, deleted};
 pub use table::{Heard, Located, judge};
 
 use async_trait::async_trait;
 use call::Call;
 use connections::Connections;
+use leasehold_model::agents::DeletionAnswer;
 use leasehold_model::message::{Invocation, InvocationAnswer, RoutingTable};
 use leasehold_model::refusal::Class;
 use leasehold_model::{AgentId, CallError, Refusal};
@@ -36,7 +40,6 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
-use uuid::Uuid;
 
 /// The router's bounds. All have defaults that suit every lease profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,12 +147,42 @@ impl Router {
     /// # Errors
     /// [`RouterError::Refused`] as soon as an executor refuses for good, [`RouterError::DeadlineExceeded`] when the time is up;
     /// both say who was tried, how often, and what each answered.
-    pub async fn call(&self, mut invocation: Invocation, within: Duration) -> Result<InvocationAnswer, RouterError> {
+    pub async fn call(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, RouterError> {
+        self.call_in_doubt(invocation, within, &Doubt::default()).await
+    }
+
+    /// As [`Router::call`], for a caller that may stop waiting: `doubt` then says whether the call may have run.
+    ///
+    /// # Errors
+    /// As [`Router::call`].
+    pub async fn call_in_doubt(
+        &self,
+        invocation: Invocation,
+        within: Duration,
+        doubt: &Doubt,
+    ) -> Result<InvocationAnswer, RouterError> {
+        self.send(Request::invoke(invocation), within, doubt).await
+    }
+
+    /// Deletes `agent`, wherever it lives. What is not there is as good as deleted, so the deletion may be repeated, here and by the
+    /// caller; but one that is repeated after somebody has called the agent again deletes what was begun since.
+    ///
+    /// # Errors
+    /// As [`Router::call`].
+    pub async fn delete(&self, agent: AgentId, within: Duration) -> Result<DeletionAnswer, RouterError> {
+        self.send(Request::Delete(agent), within, &Doubt::default()).await.map(deleted)
+    }
+
+    pub(crate) async fn send(
+        &self,
+        request: Request,
+        within: Duration,
+        doubt: &Doubt,
+    ) -> Result<InvocationAnswer, RouterError> {
         let began = Instant::now();
         let ended = match self.0.admitted.try_acquire() {
             Ok(_admitted) => {
-                invocation.idempotency_key.get_or_insert_with(|| Uuid::new_v4().to_string());
-                Call::new(&self.0, invocation, within.min(WITHIN_MOST)).run().await
+                Call::new(&self.0, request, within.min(WITHIN_MOST), doubt).run().await
             }
             Err(_) => Err(self.overloaded()),
         };
@@ -181,5 +214,9 @@ fn ended_as(ended: &Result<InvocationAnswer, RouterError>) -> &'static str {
 impl InvokeApi for Router {
     async fn invoke(&self, invocation: Invocation, within: Duration) -> Result<InvocationAnswer, CallError> {
         self.call(invocation, within).await.map_err(CallError::from)
+    }
+
+    async fn delete(&self, agent: AgentId, within: Duration) -> Result<DeletionAnswer, CallError> {
+        Router::delete(self, agent, within).await.map_err(CallError::from)
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use leasehold_model::agents::DeletionAnswer;
 use leasehold_model::message::{
     ClusterStatus, Deregistration, Owner, Registration, Renewal, Route, RoutingTable, ShardExplanation,
 };
@@ -40,13 +41,10 @@ impl Executor {
     fn replies(&self, replies: &[Reply]) {
         *self.replies.lock().unwrap() = replies.to_vec();
     }
-}
 
-#[async_trait]
-impl InvokeApi for Executor {
-    async fn invoke(&self, invocation: Invocation, _: Duration) -> Result<InvocationAnswer, CallError> {
-        self.keys.lock().unwrap().push(invocation.idempotency_key.expect("the router attaches a key"));
-        // The last reply of the script is repeated for ever.
+    /// Does as its script says; the last reply of it is repeated for ever.
+    async fn act(&self, key: String) -> Result<(), CallError> {
+        self.keys.lock().unwrap().push(key);
         let reply = {
             let mut replies = self.replies.lock().unwrap();
             if replies.len() > 1 { replies.remove(0) } else { replies[0].clone() }
@@ -59,6 +57,14 @@ impl InvokeApi for Executor {
             Reply::Silence => std::future::pending().await,
             Reply::Slow(ms) => sleep(Duration::from_millis(ms)).await,
         }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl InvokeApi for Executor {
+    async fn invoke(&self, invocation: Invocation, _: Duration) -> Result<InvocationAnswer, CallError> {
+        self.act(invocation.idempotency_key.expect("the router attaches a key")).await?;
         Ok(InvocationAnswer {
             payload: invocation.payload,
             shard: SHARD,
@@ -66,6 +72,12 @@ impl InvokeApi for Executor {
             executor: self.owner.name.clone(),
             replayed: false,
         })
+    }
+
+    async fn delete(&self, agent: AgentId, _: Duration) -> Result<DeletionAnswer, CallError> {
+        self.act(format!("delete {agent}")).await?;
+        let (epoch, executor) = (ShardEpoch::new(1).unwrap(), self.owner.name.clone());
+        Ok(DeletionAnswer { shard: SHARD, epoch, executor })
     }
 }
 
@@ -229,6 +241,29 @@ fn not_ready() -> Refusal {
 
 fn wrong_owner(hint: Option<usize>) -> Refusal {
     Refusal::WrongOwner { shard: SHARD, owner: hint.map(owner), revision: Revision(9) }
+}
+
+/// F5, F6: the stale owner says so, the new one does it; and it is harmless to ask twice.
+#[tokio::test(start_paused = true)]
+async fn a_call_and_a_deletion_that_were_fenced_resume_at_the_new_owner() {
+    let (held, recorded) = (ShardEpoch::new(1).unwrap(), ShardEpoch::new(2).unwrap());
+    for deletes in [true, false] {
+        let scene = Scene::new(false, 5);
+        let router = scene.ready().await;
+        scene.executors[0].replies(&[Reply::Unknown, Reply::Refuse(Refusal::EpochFenced { held, recorded })]);
+        let manager = Arc::clone(&scene.manager);
+        tokio::spawn(async move {
+            sleep(secs(1)).await;
+            manager.table.send_replace(table(1, 2, owned(1, 2)));
+        });
+        let executor = if deletes {
+            router.delete(call().agent, secs(10)).await.unwrap().executor
+        } else {
+            router.call(call(), secs(10)).await.unwrap().executor
+        };
+        assert_eq!((executor, scene.executors[1].calls()), (owner(1).name, 1));
+        assert!(scene.executors[0].calls() >= 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]

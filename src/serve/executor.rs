@@ -2,6 +2,7 @@
 
 use super::manager::{serve, told};
 use super::{bind, limits, store_url};
+use crate::bridge::{Bridge, BridgeSettings};
 use crate::cli::{Exit, Failure};
 use crate::http::{self, Operations};
 use actix::{Addr, AsyncContext, Context};
@@ -9,7 +10,7 @@ use leasehold_actors::clock::{HolderClock, SharedClock};
 use leasehold_actors::executor::agent::Surroundings;
 use leasehold_actors::executor::agent_core::AgentLimits;
 use leasehold_actors::executor::agent_host::{AgentHost, HostLimits, HostParts};
-use leasehold_actors::executor::agent_type::AgentTypes;
+use leasehold_actors::executor::agent_type::{AgentType, AgentTypes};
 use leasehold_actors::executor::front::{Draining, ExecutorFront};
 use leasehold_actors::executor::lease_holder::{
     Crash, ExitWatch, HolderParts, LeaseHolder, Shutdown, spawn_on_own_thread,
@@ -18,7 +19,7 @@ use leasehold_actors::executor::lease_metrics::LeaseMetrics;
 use leasehold_actors::executor::message::{CurrentLife, Pulse};
 use leasehold_actors::executor::metrics::ExecutorMetrics;
 use leasehold_actors::lease_key;
-use leasehold_config::{ExecutorConfig, StorageUrl};
+use leasehold_config::{BridgedApp, ExecutorConfig, StorageUrl};
 use leasehold_model::fence::FenceKeeper;
 use leasehold_model::holder::{self, Life};
 use leasehold_model::message::LeaseKey;
@@ -82,6 +83,7 @@ impl ExecutorProcess {
             weight: config.executor.weight,
             shard_count: config.shard_count,
         };
+        let types = with_apps(types, config)?;
         let store = open_oplogs(config).await?;
         let mut registry = Registry::default();
         let Actors { lease_holder, exit, front } = start_actors(config, identity, store, (types, &mut registry))?;
@@ -126,6 +128,22 @@ impl ExecutorProcess {
             drop(server.await);
         }
     }
+}
+
+/// The types that applications decide for, beside `types`.
+fn with_apps(types: AgentTypes, config: &ExecutorConfig) -> Result<AgentTypes, Failure> {
+    let settings = BridgeSettings { timeout: config.bridge.timeout, calls: config.bridge.calls };
+    let mut bridges: Vec<Arc<dyn AgentType>> = Vec::new();
+    for BridgedApp { kind, url } in &config.bridge.apps {
+        let refused = |why: String| Failure::new(Exit::BadConfiguration, format!("bridge.apps: {kind}={url}: {why}"));
+        if types.find(kind).is_some() {
+            return Err(refused("this executor has that agent type itself; call yours something else".to_owned()));
+        }
+        let bridge = Bridge::new(kind, url, settings).map_err(|error| refused(error.to_string()))?;
+        tracing::info!(kind, url, "an application decides for this agent type");
+        bridges.push(Arc::new(bridge));
+    }
+    Ok(types.with(bridges))
 }
 
 async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Failure> {
@@ -212,7 +230,9 @@ fn start_actors(
         fence,
         clock,
         types,
-        host: host.recipient(),
+        host: host.clone().recipient(),
+        delete: host.clone().recipient(),
+        list: host.recipient(),
         assign: lease_holder.clone().recipient(),
         inspect: lease_holder.clone().recipient(),
         draining: Draining::default(),
@@ -247,7 +267,8 @@ fn host_limits(config: &ExecutorConfig) -> HostLimits {
         snapshot_every: config.oplog.snapshot_every,
         ..AgentLimits::default()
     };
-    HostLimits { agents: config.agents.max_in_memory, agent, ..HostLimits::default() }
+    let idle_after = Some(config.agents.idle_after).filter(|after| !after.is_zero());
+    HostLimits { agents: config.agents.max_in_memory, idle_after, agent, ..HostLimits::default() }
 }
 
 /// An executor is ready while it holds a live lease and is not leaving.

@@ -1,7 +1,7 @@
 //! A cluster on paused time.
 
 use crate::checker::Checker;
-use crate::network::{CALLER, Network, Seat};
+use crate::network::{CALLER, MANAGER, Network, Seat, Way};
 use actix::{Addr, AsyncContext, Context};
 use leasehold::agents::{AgentTypes, shipped};
 use leasehold::router::{Router, RouterSettings};
@@ -26,7 +26,7 @@ use leasehold_persistence::oplog::MemoryOplogStore;
 use prometheus_client::registry::Registry;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -57,6 +57,24 @@ impl Clock for SkewedClock {
         let elapsed = i128::from(self.inner.now().0 - self.began.0);
         let skewed = elapsed + elapsed * i128::from(self.ppm) / 1_000_000;
         Tick(self.began.0 + u64::try_from(skewed).unwrap())
+    }
+}
+
+/// The clock of managers, which a test can have stand still with them: what they then do, they do at one instant.
+#[derive(Clone)]
+struct ManagersClock {
+    inner: VirtualClock,
+    stopped: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Clock for ManagersClock {
+    fn now(&self) -> Tick {
+        let since = *self.stopped.lock().unwrap();
+        self.inner.now().minus(since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.inner.wall_ms()
     }
 }
 
@@ -126,6 +144,8 @@ pub struct World {
     pub router: Router,
     pub terms: Terms,
     running: RefCell<Option<Running>>,
+    /// Since when managers are stopped.
+    stopped: Arc<Mutex<Option<Instant>>>,
     /// What the wall clocks of managers and executors are off by.
     pub wall: WallClock,
 }
@@ -141,7 +161,8 @@ pub async fn cluster<F: Future<Output = ()>>(terms: Terms, body: impl FnOnce(Rc<
             let checker = Checker::default();
             let (oplogs, running) = (Arc::new(MemoryOplogStore::new()), RefCell::default());
             let wall = WallClock::default();
-            let world = Rc::new(World { network, store, oplogs, checker, router, terms, running, wall });
+            let stopped = Arc::default();
+            let world = Rc::new(World { network, store, oplogs, checker, router, terms, running, stopped, wall });
             world.start_manager().await;
             let checking = tokio::task::spawn_local(world.checker.clone().watch(Rc::clone(&world)));
             body(Rc::clone(&world)).await;
@@ -185,7 +206,10 @@ impl World {
         };
         let with = manager::Surroundings {
             links: Arc::new(self.network.clone()),
-            clock: Arc::new(VirtualClock::start().with_wall(self.wall.clone())),
+            clock: Arc::new(ManagersClock {
+                inner: VirtualClock::start().with_wall(self.wall.clone()),
+                stopped: Arc::clone(&self.stopped),
+            }),
             metrics: ManagerMetrics::register(&mut registry),
         };
         let running = manager::start(settings, store, with).await.unwrap();
@@ -203,6 +227,19 @@ impl World {
         self.network.seat(seat, None);
         let running = self.running.take().expect("a manager runs");
         running.handle.stop().await;
+    }
+
+    /// As SIGSTOP for `span`, then SIGCONT: what is sent to it or by it meanwhile arrives when it wakes, and its clock has run on.
+    pub async fn stop_manager(&self, span: Duration) {
+        let wakes = Instant::now() + span;
+        self.network.script(move |leg| {
+            let held = Way::Delay(wakes.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            let at_work = !leg.from.starts_with(MANAGER) && !leg.to.starts_with(MANAGER);
+            (if at_work || Instant::now() >= wakes { Way::Pass } else { held }, Way::Pass)
+        });
+        *self.stopped.lock().unwrap() = Some(Instant::now());
+        sleep(span).await;
+        *self.stopped.lock().unwrap() = None;
     }
 
     pub fn manager(&self) -> manager::ManagerHandle {
@@ -247,6 +284,7 @@ impl World {
             store: Arc::clone(&oplogs) as _,
             store_timeout: limits.store_timeout,
             metrics: metrics.clone(),
+            pulse,
         };
         let types = AgentTypes::new(shipped());
         let executor_name = ExecutorName::new(name).unwrap();
@@ -255,7 +293,6 @@ impl World {
             life: life.clone(),
             around,
             types: types.clone(),
-            pulse,
             fenced: lease_holder.clone().recipient(),
             limits,
         }));
@@ -265,7 +302,9 @@ impl World {
             fence: fence.clone(),
             clock: shared,
             types,
-            host: host.recipient(),
+            host: host.clone().recipient(),
+            delete: host.clone().recipient(),
+            list: host.recipient(),
             assign: lease_holder.clone().recipient(),
             inspect: lease_holder.clone().recipient(),
             draining: draining.clone(),

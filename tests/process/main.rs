@@ -4,7 +4,12 @@
 mod bad_input;
 mod cluster;
 mod dev;
+mod distributed;
+mod distributed_refusals;
+mod lifecycle;
 mod postgres;
 mod processes;
+mod replicas;
 mod stopping;
 mod wire;
+mod wrong_use;

@@ -128,6 +128,12 @@ impl AgentTypes {
         Self(Arc::new(types.into_iter().map(|kind| (kind.name().to_owned(), kind)).collect()))
     }
 
+    /// The same and `more`; of two with one name the later wins.
+    #[must_use]
+    pub fn with(&self, more: impl IntoIterator<Item = Arc<dyn AgentType>>) -> Self {
+        Self::new(self.0.values().cloned().chain(more))
+    }
+
     /// The type named `name`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<dyn AgentType>> {

@@ -1,0 +1,159 @@
+//! Deleting and listing agents of real processes, and agents whose behaviour is a real Python program.
+
+use crate::processes::{Place, Process, executor_binary, text, wait_for};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+fn invoke(place: &Place, manager: &str, args: &[&str]) -> std::process::Output {
+    place.executor_command(&[&["invoke", "--manager", manager], args].concat())
+}
+
+/// What a call that must end well answered.
+fn answered(place: &Place, manager: &str, args: &[&str]) -> Value {
+    let output = invoke(place, manager, args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn listed(place: &Place, manager: &str) -> Vec<(String, String)> {
+    let output = place.executor_command(&["agents", "--manager", manager, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["more"], json!(false));
+    let field = |agent: &Value, name: &str| agent[name].as_str().unwrap().to_owned();
+    list["agents"].as_array().unwrap().iter().map(|agent| (field(agent, "agent"), field(agent, "standing"))).collect()
+}
+
+/// F5 from a terminal: gone, gone again, and anew.
+#[test]
+fn an_agent_is_deleted_listed_no_more_and_begins_anew() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let address = manager.address();
+    let _executor = place.executor(&address, "executor-1", &[]);
+    place.served(&address, 1);
+    answered(&place, &address, &["counter/a", "increment", r#"{"by": 5}"#]);
+    answered(&place, &address, &["counter/b", "increment"]);
+    let idle = |names: &[&str]| {
+        let mut all: Vec<_> = names.iter().map(|name| ((*name).to_owned(), "idle".to_owned())).collect();
+        all.sort();
+        all
+    };
+    let sorted = || {
+        let mut all = listed(&place, &address);
+        all.sort();
+        all
+    };
+    assert_eq!(sorted(), idle(&["counter/a", "counter/b"]));
+    for _ in 0..2 {
+        let output = place.executor_command(&["delete", "counter/a", "--manager", &address]);
+        assert_eq!(text(&output.stdout).trim(), "deleted counter/a", "{}", text(&output.stderr));
+    }
+    assert_eq!(sorted(), idle(&["counter/b"]));
+    assert_eq!(answered(&place, &address, &["counter/a", "increment"]), json!({"value": 1}));
+    let output = place.executor_command(&["agents", "--manager", &address, "--shard", "99"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(text(&output.stderr).contains("shards 0 to 15"), "{}", text(&output.stderr));
+}
+
+/// The example application, on a port of its own choice or on one that it had before.
+struct App {
+    child: Child,
+    url: String,
+}
+
+impl App {
+    fn start(port: &str) -> Self {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bridge/cart.py");
+        let mut child = Command::new("python3")
+            .arg(program)
+            .arg(port)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("python3 is needed for this test");
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        assert!(url.starts_with("http://"), "{url:?}");
+        Self { child, url: url.trim().to_owned() }
+    }
+
+    fn port(&self) -> &str {
+        self.url.rsplit_once(':').unwrap().1
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        // It may have been killed.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn bridging(place: &Place, manager: &str, name: &str, app: &App) -> Process {
+    place.executor(manager, name, &["--set", &format!("bridge.apps=cart={}", app.url)])
+}
+
+#[test]
+fn a_cart_in_python_survives_its_executor_and_itself_and_no_entry_is_doubled() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let address = manager.address();
+    let mut app = App::start("0");
+    let mut first = bridging(&place, &address, "executor-1", &app);
+    place.served(&address, 1);
+    let add = ["cart/al ice", "add", r#"{"item": "tea", "count": 2}"#, "--idempotency-key", "k-1"];
+    assert_eq!(answered(&place, &address, &add), json!({"item": "tea", "count": 2}));
+    assert_eq!(answered(&place, &address, &add), json!({"item": "tea", "count": 2}), "the same key adds nothing");
+    let rejected = invoke(&place, &address, &["cart/al ice", "remove", r#"{"item": "milk"}"#]);
+    assert_eq!(rejected.status.code(), Some(1));
+    assert!(text(&rejected.stderr).contains("there is no milk in the cart"), "{}", text(&rejected.stderr));
+
+    first.kill();
+    let port = app.port().to_owned();
+    app.kill();
+    let _second = bridging(&place, &address, "executor-2", &app);
+    wait_for("the shards at the second executor", || {
+        let owners = place.owners(&address).to_string();
+        (!owners.contains("executor-1") && owners.contains("executor-2")).then_some(())
+    });
+    // The application is down: what is known needs it not, what is new waits for it.
+    assert_eq!(answered(&place, &address, &add), json!({"item": "tea", "count": 2}), "from the oplog");
+    let down = invoke(&place, &address, &["cart/al ice", "show", "--timeout", "2s"]);
+    assert_eq!(down.status.code(), Some(75), "{}", text(&down.stderr));
+    assert!(text(&down.stderr).contains("APP_UNAVAILABLE"), "{}", text(&down.stderr));
+    let waiting = Command::new(executor_binary())
+        .args(["invoke", "--manager", &address, "cart/al ice", "add", r#"{"item": "tea"}"#])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _app = App::start(&port);
+    let output = waiting.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), json!({"item": "tea", "count": 3}));
+    assert_eq!(answered(&place, &address, &["cart/al ice", "show"]), json!({"items": {"tea": 3}}));
+    assert_eq!(answered(&place, &address, &["cart/al ice", "clear"]), json!({"removed": 1}));
+    assert_eq!(answered(&place, &address, &["cart/al ice", "show"]), json!({"items": {}}));
+}
+
+#[test]
+fn a_bridged_type_that_the_executor_has_itself_is_refused_at_start() {
+    let place = Place::new();
+    let output = place.executor_command(&["serve", "--set", "bridge.apps=counter=http://127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(78));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("bridge.apps: counter=http://127.0.0.1:9") && said.contains("call yours something else"),
+        "{said}"
+    );
+}
