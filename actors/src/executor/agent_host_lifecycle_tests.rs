@@ -326,3 +326,29 @@ fn a_call_outside_is_broken_off_when_the_shard_is_lost() {
         assert_eq!(rig.calls(Call::Append), 0);
     });
 }
+
+/// F6: the latch holds for as long as the admission does.
+#[test]
+fn a_fenced_agent_asks_nobody_outside_until_its_shard_has_a_new_epoch() {
+    paused(async {
+        let mut rig = Rig::new();
+        seen("fenced", |seen| seen.answers = true);
+        rig.ask_outside("fenced").await.unwrap().unwrap();
+        let fenced = AgentId::new("asker/fenced").unwrap();
+        rig.store.handle().claim(&fenced, SHARD, writer(2, 2)).await.unwrap();
+        // This one is asked before storage says that it was in vain; its entry is not written.
+        assert_eq!(reason(&rig.ask_outside("fenced").await.unwrap()), "EPOCH_FENCED");
+        settled().await;
+        assert_eq!(rig.told(), [(epoch(1), Some(epoch(2)))]);
+        let asked = seen("fenced", |seen| seen.asked);
+        for _ in 0..3 {
+            assert_eq!(reason(&rig.ask_outside("fenced").await.unwrap()), "EPOCH_FENCED");
+        }
+        assert_eq!(seen("fenced", |seen| seen.asked), asked, "nothing more was started");
+        // R40: the leader minted above what storage has recorded.
+        rig.sweep(Duration::ZERO).await.unwrap();
+        rig.regain(3).await;
+        assert_eq!(value(rig.ask_outside("fenced").await.unwrap()), json!(3));
+        assert_eq!(seen("fenced", |seen| seen.asked), asked + 1);
+    });
+}
