@@ -5,6 +5,7 @@
 //! | [`api`] | the services as traits over plain values |
 //! | [`channel`], [`client`] | dial a peer and call it; nothing is retried here |
 //! | [`managers`] | several managers as one, of which at most one leads |
+//! | [`probe`] | what answers at an address that was meant for something else |
 //! | [`server`] | serve something that implements the traits, with health and reflection |
 //! | [`status`] | the only home of refusal to status and back |
 //! | [`bounds`] | what a message may carry at most |
@@ -21,6 +22,7 @@ mod decode;
 mod encode;
 mod guard;
 pub mod managers;
+pub mod probe;
 pub mod server;
 pub mod status;
 mod wire;

@@ -1,7 +1,7 @@
 //! `shard-executor delete` and `shard-executor agents`.
 
 use super::executor::within;
-use super::target::{TargetArgs, not_too_many};
+use super::target::{TargetArgs, not_too_many, until_signal};
 use super::{Exit, Failure, Signals, show, table};
 use crate::router::Doubt;
 use leasehold_model::agents::{AgentPage, AgentQuery, MAX_PAGE};
@@ -77,13 +77,9 @@ pub(super) async fn delete(args: DeleteArgs) -> Result<Exit, Failure> {
     let target = target.target()?;
     let mut signals = Signals::listen()?;
     let doubt = Doubt::default();
-    let answer = tokio::select! {
-        answer = target.delete(agent.clone(), timeout, &doubt) => answer.map_err(|failed| failed.failure)?,
-        signal = signals.recv() => {
-            let known = if doubt.may_have_run() { "it may have been deleted" } else { "it has not been deleted" };
-            return Err(Failure::new(Exit::TryAgain, format!("{signal}: stopped waiting; {known}")));
-        }
-    };
+    let call = target.delete(agent.clone(), timeout, &doubt);
+    let told = ("it may have been deleted", "it has not been deleted: nobody took the call");
+    let answer = until_signal(call, &mut signals, &doubt, told).await?;
     let deleted = Deleted {
         agent: agent.to_string(),
         shard: answer.shard.0,

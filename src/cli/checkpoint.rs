@@ -4,6 +4,7 @@ use super::words::{Kind, Per};
 use super::{Exit, Failure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -95,7 +96,16 @@ impl Saved {
             file.sync_all()?;
             fs::rename(&beside, path)
         };
-        written().map_err(|error| Failure::new(Exit::Failed, format!("--progress {}: {error}", path.display())))
+        let why = |error: std::io::Error| format!("--progress {}: cannot be written: {error}", path.display());
+        written().map_err(|error| Failure::new(Exit::Failed, why(error)))
+    }
+
+    /// As [`Saved::write`], before the first invocation: a place where nothing can be kept is a mistake of who named it.
+    ///
+    /// # Errors
+    /// Exit code 64 when it cannot be written.
+    pub fn begin(&self, path: &Path) -> Result<(), Failure> {
+        self.write(path).map_err(|failure| Failure::new(Exit::Usage, format!("{failure}; nothing was sent")))
     }
 
     /// Checks that this is the progress of the same load as `asked`.
@@ -103,19 +113,22 @@ impl Saved {
     /// # Errors
     /// Exit code 64, naming what differs.
     pub fn check(&self, asked: &Self) -> Result<(), Failure> {
+        let word = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
         let differs = [
-            ("--run-id", self.run_id != asked.run_id),
-            ("FILE", self.input != asked.input),
-            ("--per", self.per != asked.per),
-            ("--type", self.kind != asked.kind),
-            ("--method", self.method != asked.method),
+            (self.run_id != asked.run_id, "--run-id", format!(": {}, now {}", self.run_id, asked.run_id)),
+            // Before FILE: what is made of it, and so its fingerprint, depends on this.
+            (self.per != asked.per, "--per", format!(": {}, now {}", word(&self.per), word(&asked.per))),
+            (self.input != asked.input, "FILE", ", or of other contents".to_owned()),
+            // Before the method, which follows from it unless it is given.
+            (self.kind != asked.kind, "--type", format!(": {}, now {}", word(&self.kind), word(&asked.kind))),
+            (self.method != asked.method, "--method", format!(": {}, now {}", self.method, asked.method)),
         ];
-        match differs.iter().find(|(_, differs)| *differs) {
+        match differs.into_iter().find(|(differs, ..)| *differs) {
             None => Ok(()),
-            Some((what, _)) => Err(Failure::new(
+            Some((_, what, how)) => Err(Failure::new(
                 Exit::Usage,
                 format!(
-                    "--progress: the file is the progress of a load with another {what} (run {}); remove it to start anew",
+                    "--progress: the file is the progress of a load with another {what}{how} (run {}); remove it to start anew",
                     self.run_id
                 ),
             )),
@@ -152,8 +165,18 @@ mod tests {
         saved.write(&path).unwrap();
         assert_eq!(Saved::read(&path).unwrap(), Some(saved.clone()));
         assert!(saved.check(&Saved { completed: 0, ..saved.clone() }).is_ok());
-        let other = saved.check(&Saved { input: 8, ..saved.clone() }).unwrap_err();
-        assert!(other.exit == Exit::Usage && other.message.contains("FILE"), "{other}");
+        // Another --per makes another fingerprint of the same file, another --type another method: the setting is named, not what follows.
+        let others = [
+            (Saved { run_id: "s".into(), ..saved.clone() }, "another --run-id: r, now s"),
+            (Saved { input: 8, ..saved.clone() }, "another FILE"),
+            (Saved { input: 8, per: Per::Line, ..saved.clone() }, "another --per: word, now line"),
+            (Saved { kind: Kind::Tally, method: "seen".into(), ..saved.clone() }, "another --type: counter, now tally"),
+            (Saved { method: "seen".into(), ..saved.clone() }, "another --method: add, now seen"),
+        ];
+        for (asked, named) in others {
+            let told = saved.check(&asked).unwrap_err();
+            assert!(told.exit == Exit::Usage && told.message.contains(named), "{told}");
+        }
         fs::write(&path, "{").unwrap();
         assert!(Saved::read(&path).unwrap_err().message.contains("not a progress file"));
     }

@@ -2,7 +2,7 @@
 
 use super::{Exit, Failure, LogOptions, QUIET, Signals, init_logging, say, show};
 use crate::dev::{Cluster, Control, Killed, Plan, Reply, Request, ask};
-use leasehold_model::ExecutorName;
+use leasehold_model::{Address, ExecutorName};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,6 +32,9 @@ enum Ask {
     Kill {
         /// `executor-2`
         executor: ExecutorName,
+        /// Of the dev whose manager is there; needed when several of yours run
+        #[arg(long, value_name = "HOST:PORT")]
+        manager: Option<Address>,
         /// For programs
         #[arg(long)]
         json: bool,
@@ -40,6 +43,9 @@ enum Ask {
     Start {
         /// `executor-2`
         executor: ExecutorName,
+        /// Of the dev whose manager is there; needed when several of yours run
+        #[arg(long, value_name = "HOST:PORT")]
+        manager: Option<Address>,
     },
 }
 
@@ -51,15 +57,18 @@ pub(super) async fn run(options: DevOptions, log: &LogOptions) -> Result<Exit, F
     init_logging(log, QUIET)?;
     match options.ask {
         None => serve(options).await,
-        Some(Ask::Kill { executor, json }) => match ask(&Request::Kill(executor.clone())).await? {
-            Reply::Killed(killed) => {
-                show(&killed, json, || render(&executor, &killed))?;
-                Ok(Exit::Fine)
+        Some(Ask::Kill { executor, manager, json }) => {
+            match ask(&Request::Kill(executor.clone()), manager.as_ref()).await? {
+                Reply::Killed(killed) => {
+                    show(&killed, json, || render(&executor, &killed))?;
+                    Ok(Exit::Fine)
+                }
+                Reply::Started => Err(Failure::new(Exit::Failed, "dev answered something else")),
+                Reply::Failed(code, why) => Err(refused(code, why)),
             }
-            Reply::Started => Err(Failure::new(Exit::Failed, "dev answered something else")),
-            Reply::Failed(code, why) => Err(refused(code, why)),
-        },
-        Some(Ask::Start { executor }) => match ask(&Request::Start(executor.clone())).await? {
+        }
+        Some(Ask::Start { executor, manager }) => match ask(&Request::Start(executor.clone()), manager.as_ref()).await?
+        {
             Reply::Started => {
                 say(&format!("{executor} is starting; `shard-manager status` shows it take its share"))?;
                 Ok(Exit::Fine)
@@ -98,9 +107,9 @@ async fn serve(options: DevOptions) -> Result<Exit, Failure> {
         cluster = Cluster::start(&plan) => cluster?,
         signal = signals.recv() => return Err(Failure::new(Exit::Failed, format!("{signal} while starting"))),
     };
-    let banner = banner(&plan, &cluster, began);
+    let (banner, manager) = (banner(&plan, &cluster, began), cluster.manager.grpc);
     let cluster = Arc::new(Mutex::new(Some(cluster)));
-    let _control = Control::listen(Arc::clone(&cluster)).await?;
+    let _control = Control::listen(Arc::clone(&cluster), manager, plan.executors).await?;
     say(&banner)?;
     let signal = signals.recv().await;
     say(&format!("{signal}: stopping"))?;
@@ -118,16 +127,15 @@ async fn serve(options: DevOptions) -> Result<Exit, Failure> {
 fn banner(plan: &Plan, cluster: &Cluster, began: Instant) -> String {
     let Plan { executors, shards, folder } = plan;
     let (manager, gateway) = (&cluster.manager, &cluster.gateway);
-    // Commands find the well-known ports by themselves.
-    let at = |usual: u16, port: u16, flag: String| if usual == port { String::new() } else { flag };
     let me = invoked_as();
-    let to_manager = at(7470, manager.grpc.port(), format!(" --manager {}", manager.grpc));
+    // Each names its cluster: others may run beside it, or be started later.
+    let at = format!("--manager {}", manager.grpc);
     format!(
         "a manager, {executors} executors and a gateway serve {shards} shards (ready in {:.1} s)\n\
          \n  manager  gRPC {}, HTTP http://{}\n  gateway  gRPC {}, HTTP http://{}\n  data     {}\n\
          \nTry, in another terminal:\n\
-         \n  curl -X POST http://{}/v1/agents/counter/hello/increment\n  {me} explain counter/hello{to_manager}\
-         \n  {me} dev kill executor-2\n  {me} status{to_manager}\n\
+         \n  curl -X POST http://{}/v1/agents/counter/hello/increment\n  {me} explain counter/hello {at}\
+         \n  {me} dev kill executor-2 {at}\n  {me} status {at}\n\
          \nCtrl-C ends everything.",
         began.elapsed().as_secs_f64(),
         manager.grpc,

@@ -3,7 +3,7 @@
 use super::agents::{AgentsArgs, DeleteArgs, agents, delete};
 use super::config::{self, ConfigCommand, ConfigOptions};
 use super::load::{Counting, LoadArgs, counts, load};
-use super::target::TargetArgs;
+use super::target::{TargetArgs, until_signal};
 use super::{Exit, Failure, LogOptions, QUIET, Signals, init_logging, show};
 use crate::gateway::GatewayProcess;
 use crate::router::{Doubt, WITHIN_MOST};
@@ -157,13 +157,9 @@ async fn invoke(args: InvokeArgs) -> Result<Exit, Failure> {
     let target = target.target()?;
     let mut signals = Signals::listen()?;
     let doubt = Doubt::default();
-    let answer = tokio::select! {
-        answer = target.call_in_doubt(invocation, timeout, &doubt) => answer.map_err(|failed| failed.failure)?,
-        signal = signals.recv() => {
-            let known = if doubt.may_have_run() { "the call may have run" } else { "the call has not run: nobody took it" };
-            return Err(Failure::new(Exit::TryAgain, format!("{signal}: stopped waiting; {known}")));
-        }
-    };
+    let call = target.call_in_doubt(invocation, timeout, &doubt);
+    let told = ("the call may have run", "the call has not run: nobody took it");
+    let answer = until_signal(call, &mut signals, &doubt, told).await?;
     show(&Answered::from(&answer), json, || String::from_utf8_lossy(&answer.payload).into_owned())?;
     Ok(Exit::Fine)
 }

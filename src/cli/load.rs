@@ -91,7 +91,7 @@ type Done = (u64, Duration, Result<bool, CallFailure>);
 /// Runs `load`.
 ///
 /// # Errors
-/// Exit code 64 for input that cannot be used, 1 when progress cannot be saved. Failed calls are no error of the command: they
+/// Exit code 64 for input that cannot be used or progress that cannot be kept, 1 when that cannot be saved any more. Failed calls are no error of the command: they
 /// are in the summary, and the exit code is 1 then, 75 if it was interrupted.
 pub async fn load(args: LoadArgs) -> Result<Exit, Failure> {
     let json = args.counting.json;
@@ -120,9 +120,11 @@ impl Load {
             earlier.check(&saved)?;
             saved.completed = earlier.completed;
         }
+        let target = target.target()?;
+        args.progress.as_deref().map_or(Ok(()), |file| saved.begin(file))?;
         Ok(Self {
             input: Arc::new(input),
-            target: target.target()?,
+            target,
             within: timeout,
             concurrency: usize::try_from(concurrency).unwrap_or(1),
             total,

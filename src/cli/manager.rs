@@ -2,6 +2,7 @@
 
 use super::config::{self, ConfigCommand, ConfigOptions};
 use super::target::not_too_many;
+use super::wrong_port::{self, Wanted};
 use super::{Exit, Failure, LogOptions, QUIET, Signal, Signals, init_logging, show, table};
 use crate::serve::manager::ManagerProcess;
 use crate::serve::replica::ReplicaProcess;
@@ -16,7 +17,7 @@ use leasehold_rpc::api::ManagerApi;
 use leasehold_rpc::channel::Dialer;
 use leasehold_rpc::managers::Managers;
 use serde::Serialize;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Decides which executor owns which shard.
 #[derive(Debug, Parser)]
@@ -89,9 +90,22 @@ impl Ask {
         Ok(Managers::dial(Dialer::tcp(), &self.managers).deadline(self.timeout))
     }
 
-    fn failed(&self, error: CallError) -> Failure {
+    /// Awaits the managers' answer; says of whom it was asked, and whether there can be a manager at all, when there is none.
+    async fn answer<T>(&self, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Failure> {
+        let began = Instant::now();
+        let error = match call.await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
         let managers: Vec<_> = self.managers.iter().map(ToString::to_string).collect();
-        Failure::from(error).about(&format!("manager {}", managers.join(", ")))
+        let looks = match &error {
+            CallError::Refused(_) => false,
+            // Of several, the error is the last one's. Of one, no answer in time is nothing odd.
+            CallError::Unknown(_) => managers.len() > 1 || began.elapsed() < self.timeout,
+            CallError::Unreachable(_) => managers.len() > 1,
+        };
+        let failure = Failure::from(error).about(&format!("manager {}", managers.join(", ")));
+        Err(if looks { wrong_port::explained(failure, &self.managers, Wanted::Manager).await } else { failure })
     }
 }
 
@@ -175,7 +189,7 @@ async fn stop_at(signal: Signal, stopped: impl Future<Output = ()>, signals: &mu
 }
 
 async fn status(ask: &Ask) -> Result<Exit, Failure> {
-    let status = ask.manager()?.status().await.map_err(|error| ask.failed(error))?;
+    let status = ask.answer(ask.manager()?.status()).await?;
     show(&status, ask.json, || render_status(&status))?;
     let well = status.troubles.is_empty() && status.totals.unassigned == 0;
     Ok(if well { Exit::Fine } else { Exit::Failed })
@@ -211,23 +225,28 @@ fn render_executors(executors: &[ExecutorStatus]) -> String {
             0 => executor.owned.to_string(),
             releasing => format!("{} (+{releasing} releasing)", executor.owned),
         };
-        let state = match (executor.superseded, executor.draining, executor.lagging_ms) {
-            (true, _, _) => "superseded".to_owned(),
-            (_, true, _) => "draining".to_owned(),
-            (_, _, Some(lag)) => format!("catching up ({})", span(lag)),
-            (_, _, None) => "serving".to_owned(),
-        };
         rows.add_row([
             executor.name.to_string(),
             executor.address.to_string(),
             shards,
             span(executor.lease_remaining_ms),
             executor.condition.running.to_string(),
-            state,
+            state_of(executor),
             when(executor.registered_at_ms),
         ]);
     }
     rows.to_string()
+}
+
+/// What an executor does, in a word or two. Without a lease it does nothing, whatever it did before.
+fn state_of(executor: &ExecutorStatus) -> String {
+    match executor {
+        ExecutorStatus { superseded: true, .. } => "superseded".to_owned(),
+        ExecutorStatus { lease_remaining_ms: 0, .. } => "lapsed".to_owned(),
+        ExecutorStatus { draining: true, .. } => "draining".to_owned(),
+        ExecutorStatus { lagging_ms: Some(lag), .. } => format!("catching up ({})", span(*lag)),
+        ExecutorStatus { lagging_ms: None, .. } => "serving".to_owned(),
+    }
 }
 
 fn span(ms: u64) -> String {
@@ -267,7 +286,7 @@ fn shard_rows(table: &RoutingTable) -> Vec<ShardRow> {
 }
 
 async fn shards(ask: &Ask) -> Result<Exit, Failure> {
-    let routing = ask.manager()?.routing_table().await.map_err(|error| ask.failed(error))?;
+    let routing = ask.answer(ask.manager()?.routing_table()).await?;
     let rows = shard_rows(&routing);
     show(&rows, ask.json, || {
         let mut shown = table(&["shard", "state", "epoch", "owner", "address"]);
@@ -288,7 +307,7 @@ async fn shards(ask: &Ask) -> Result<Exit, Failure> {
 }
 
 async fn executors(ask: &Ask) -> Result<Exit, Failure> {
-    let status = ask.manager()?.status().await.map_err(|error| ask.failed(error))?;
+    let status = ask.answer(ask.manager()?.status()).await?;
     show(&status.executors, ask.json, || render_executors(&status.executors))?;
     Ok(Exit::Fine)
 }
@@ -303,16 +322,15 @@ struct Explained {
 
 async fn explain(what: &str, ask: &Ask) -> Result<Exit, Failure> {
     let manager = ask.manager()?;
-    let failed = |error| ask.failed(error);
     let (agent, shard) = if let Ok(number) = what.parse::<u32>() {
         (None, ShardId(number))
     } else {
         let agent: AgentId = what.parse().map_err(|error: InvalidValue| Failure::from(error))?;
-        let count = manager.status().await.map_err(failed)?.shard_count;
+        let count = ask.answer(manager.status()).await?.shard_count;
         let shard = shard_of(&agent, count);
         (Some(agent), shard)
     };
-    let explanation = manager.explain(shard).await.map_err(failed)?;
+    let explanation = ask.answer(manager.explain(shard)).await?;
     let explained = Explained { agent, explanation };
     show(&explained, ask.json, || {
         let ShardExplanation { shard, epoch, state, owner, because, .. } = &explained.explanation;
@@ -325,7 +343,7 @@ async fn explain(what: &str, ask: &Ask) -> Result<Exit, Failure> {
 }
 
 async fn drain(executor: ExecutorName, draining: bool, ask: &Ask) -> Result<Exit, Failure> {
-    ask.manager()?.set_draining(executor.clone(), draining).await.map_err(|error| ask.failed(error))?;
+    ask.answer(ask.manager()?.set_draining(executor.clone(), draining)).await?;
     let what = if draining { "is asked to leave" } else { "stays" };
     show(&serde_json::json!({ "executor": executor, "draining": draining }), ask.json, || {
         format!("{executor} {what}")

@@ -1,7 +1,7 @@
 //! Whom a client command talks to: the owners themselves, found through the managers' table, or a gateway.
 
 use super::wrong_port::{self, Wanted};
-use super::{Exit, Failure};
+use super::{Exit, Failure, Signals};
 use crate::router::policy::{self, Facts, Next, Outcome};
 use crate::router::{Doubt, ExecutorDialer, Request, Router, RouterError, RouterSettings, deleted};
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use leasehold_rpc::channel::Dialer;
 use leasehold_rpc::client::AgentClient;
 use leasehold_rpc::managers::Managers;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,6 +24,10 @@ const ADDRESSES_MOST: usize = 16;
 /// How long something else than a gateway must have answered at the gateway's address to be taken for what is there: a proxy answers
 /// so while the gateway behind it restarts.
 const WRONG_PORT_AFTER: Duration = Duration::from_secs(3);
+
+/// How long an attempt under way may go on once a signal has ended the waiting: longer than making a connection may take.
+const LAST_WORD: Duration = Duration::from_millis(1500);
+const LAST_WORD_PACE: Duration = Duration::from_millis(10);
 
 /// Whom to talk to.
 #[derive(Debug, Clone, clap::Args)]
@@ -161,6 +166,38 @@ impl Target {
             Self::Gateway(gateway) => gateway.retries.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
+}
+
+/// Awaits `call` until a signal. Then an attempt under way may take [`LAST_WORD`] to end, so that what is said of it is known; a second
+/// signal ends that. `told`: what is said when the call may have run, and when it has not.
+///
+/// # Errors
+/// As the call ended; exit code 75 after a signal.
+pub(super) async fn until_signal<T>(
+    call: impl Future<Output = Result<T, CallFailure>>,
+    signals: &mut Signals,
+    doubt: &Doubt,
+    told: (&str, &str),
+) -> Result<T, Failure> {
+    let mut call = pin!(call);
+    let signal = tokio::select! {
+        answer = &mut call => return answer.map_err(|failed| failed.failure),
+        signal = signals.recv() => signal,
+    };
+    let known = async {
+        while doubt.may_have_run() {
+            sleep(LAST_WORD_PACE).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = known => {}
+        answer = &mut call => return answer.map_err(|failed| failed.failure),
+        () = sleep(LAST_WORD) => {}
+        _ = signals.recv() => {}
+    }
+    let told = if doubt.may_have_run() { told.0 } else { told.1 };
+    Err(Failure::new(Exit::TryAgain, format!("{signal}: stopped waiting; {told}")))
 }
 
 fn routed(error: RouterError) -> CallFailure {

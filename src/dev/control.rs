@@ -1,5 +1,6 @@
-//! How `shard-manager dev kill` finds and asks the `dev` that runs: a file that only this user reads, with an address and a secret.
+//! How `shard-manager dev kill` asks the `dev` that runs: over HTTP, with a secret that only this user can read (see `running`).
 
+use super::running::{Registered, Running, choose, folder, list};
 use super::{Cluster, Killed};
 use crate::cli::{Exit, Failure};
 use axum::extract::State;
@@ -8,13 +9,9 @@ use axum::routing::post;
 use axum::{Json, Router};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use leasehold_model::ExecutorName;
+use leasehold_model::{Address, ExecutorName};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, OpenOptions};
-use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -43,14 +40,6 @@ pub enum Reply {
     Failed(u8, String),
 }
 
-/// Where a running `dev` listens, as its file says.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Listening {
-    pid: u32,
-    address: SocketAddr,
-    secret: Uuid,
-}
-
 /// The longest a request may take: a lease, a pass, and slack.
 const REQUEST_WITHIN: Duration = Duration::from_secs(40);
 
@@ -59,48 +48,31 @@ const SECRET: &str = "leasehold-dev-secret";
 
 /// The listening side.
 pub struct Control {
-    file: PathBuf,
-}
-
-fn file() -> PathBuf {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    folder.join(format!("leasehold-dev-{}.json", rustix::process::getuid().as_raw()))
+    _registered: Registered,
 }
 
 impl Control {
-    /// Listens for requests about `cluster`, and writes where.
+    /// Listens for requests about `cluster` of so many executors, whose manager is at `manager`, and writes where.
     ///
     /// # Errors
     /// What kept it from listening or from writing the file.
-    pub async fn listen(cluster: Arc<Mutex<Option<Cluster>>>) -> Result<Self, Failure> {
+    pub async fn listen(
+        cluster: Arc<Mutex<Option<Cluster>>>,
+        manager: SocketAddr,
+        executors: usize,
+    ) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new(Exit::Failed, format!("dev's control port: {error}"));
         let listener = crate::http::bind("dev's control port", ([127, 0, 0, 1], 0).into()).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let listening = Listening { pid: std::process::id(), address, secret: Uuid::new_v4() };
-        let file = file();
-        // A file left behind by a `dev` that was killed is replaced.
-        drop(fs::remove_file(&file));
-        let mut options = OpenOptions::new();
-        let mut opened = options.write(true).create_new(true).mode(0o600).open(&file).map_err(failed)?;
-        let text = serde_json::to_vec(&listening).expect("plain values");
-        opened.write_all(&text).map_err(failed)?;
-        let routes = Router::new().route("/", post(answer)).with_state((listening.secret, cluster));
+        let running = Running { pid: std::process::id(), manager, executors, address, secret: Uuid::new_v4() };
+        let registered = Registered::new(&folder(), &running).map_err(failed)?;
+        let routes = Router::new().route("/", post(answer)).with_state((running.secret, cluster));
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, routes).await {
                 tracing::error!(%error, "dev's control port is not served any more");
             }
         });
-        Ok(Self { file })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // Another `dev` may have replaced it; whatever is left is replaced by the next one.
-        let ours = fs::read(&self.file).ok().and_then(|text| serde_json::from_slice::<Listening>(&text).ok());
-        if ours.is_some_and(|listening| listening.pid == std::process::id()) {
-            drop(fs::remove_file(&self.file));
-        }
+        Ok(Self { _registered: registered })
     }
 }
 
@@ -126,24 +98,25 @@ async fn answer(
     Json(done.unwrap_or_else(|failure| Reply::Failed(failure.exit.code(), failure.message)))
 }
 
-/// Asks the `dev` that runs.
+/// Asks the `dev` that runs; where several do, the one whose manager is at `manager`.
 ///
 /// # Errors
-/// Exit code 69 when none runs or it does not answer.
-pub async fn ask(request: &Request) -> Result<Reply, Failure> {
-    let none = || {
-        Failure::new(Exit::NobodyAnswers, "no `shard-manager dev` of yours is running; start one in another terminal")
+/// Exit code 69 when none runs there or it does not answer, 64 when one of several has to be named.
+pub async fn ask(request: &Request, manager: Option<&Address>) -> Result<Reply, Failure> {
+    let dev = choose(&list(&folder()), manager)?;
+    let silent = || {
+        let told = format!("the `shard-manager dev` at {} (pid {}) does not answer", dev.manager, dev.pid);
+        Failure::new(Exit::NobodyAnswers, told)
     };
-    let text = fs::read(file()).map_err(|_| none())?;
-    let listening: Listening = serde_json::from_slice(&text).map_err(|_| none())?;
     let body = serde_json::to_vec(request).expect("plain values");
-    let call = axum::http::Request::post(format!("http://{}/", listening.address))
+    let call = axum::http::Request::post(format!("http://{}/", dev.address))
         .header("content-type", "application/json")
-        .header(SECRET, listening.secret.to_string())
+        .header(SECRET, dev.secret.to_string())
         .body(axum::body::Body::from(body))
         .expect("a request of plain parts");
     let client = Client::builder(TokioExecutor::new()).build_http::<axum::body::Body>();
-    let answer = timeout(REQUEST_WITHIN, client.request(call)).await.map_err(|_| none())?.map_err(|_| none())?;
-    let body = axum::body::to_bytes(axum::body::Body::new(answer.into_body()), 64 * 1024).await.map_err(|_| none())?;
-    serde_json::from_slice(&body).map_err(|_| none())
+    let answer = timeout(REQUEST_WITHIN, client.request(call)).await.map_err(|_| silent())?.map_err(|_| silent())?;
+    let body = axum::body::Body::new(answer.into_body());
+    let body = axum::body::to_bytes(body, 64 * 1024).await.map_err(|_| silent())?;
+    serde_json::from_slice(&body).map_err(|_| silent())
 }

@@ -4,6 +4,7 @@
 
 mod control;
 mod executor;
+mod running;
 
 pub use control::{Control, Reply, Request, ask};
 

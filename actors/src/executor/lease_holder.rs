@@ -45,6 +45,11 @@ const SHORTEST_NAP: Duration = Duration::from_millis(1);
 #[rtype(result = "()")]
 pub struct Shutdown;
 
+/// End at once, as a killed process does: nothing is swept, nothing given back; the fence closes as its keeper goes. For `dev`.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Crash;
+
 /// How a process part ended; `None` while it has not.
 #[derive(Debug, Clone)]
 pub struct ExitWatch(watch::Receiver<Option<Exit>>);
@@ -197,6 +202,16 @@ impl Handler<Shutdown> for LeaseHolder {
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         self.step(Event::Shutdown, ctx);
+    }
+}
+
+impl Handler<Crash> for LeaseHolder {
+    type Result = ();
+
+    fn handle(&mut self, _: Crash, ctx: &mut Context<Self>) {
+        tracing::info!(executor = %self.core.life().executor, "the executor is ended as if it had crashed");
+        self.exit.send_replace(Some(Exit { code: 1, why: "ended as if it had crashed".to_owned() }));
+        ctx.stop();
     }
 }
 
