@@ -58,6 +58,36 @@ fn an_agent_is_deleted_listed_no_more_and_begins_anew() {
     assert!(text(&output.stderr).contains("shards 0 to 15"), "{}", text(&output.stderr));
 }
 
+/// F5, case 30: the owner freezes with the deletion in its hands; the next one finishes it, and the first, awake again, brings nothing back.
+#[test]
+fn a_deletion_at_a_frozen_owner_is_finished_by_the_next_and_stays_done_when_it_wakes() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let address = manager.address();
+    let first = place.executor(&address, "executor-1", &[]);
+    place.served(&address, 1);
+    answered(&place, &address, &["counter/a", "increment", r#"{"by": 5}"#]);
+    first.signal(rustix::process::Signal::STOP);
+    let deleting = Command::new(executor_binary())
+        .args(["delete", "counter/a", "--manager", &address, "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _second = place.executor(&address, "executor-2", &[]);
+    let output = deleting.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let deleted: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(deleted["executor"], json!("executor-2"));
+    first.signal(rustix::process::Signal::CONT);
+    wait_for("the first executor's return", || {
+        let status = place.status(&address)?;
+        status.to_string().contains("executor-1").then_some(())
+    });
+    assert_eq!(listed(&place, &address), []);
+    assert_eq!(answered(&place, &address, &["counter/a", "increment"]), json!({"value": 1}));
+}
+
 /// The example application, on a port of its own choice or on one that it had before.
 struct App {
     child: Child,
