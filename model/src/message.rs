@@ -110,6 +110,8 @@ pub struct Condition {
     pub running: u32,
     /// Age of the oldest running invocation in milliseconds, 0 if none: a wedged executor shows here (case 35).
     pub oldest_running_ms: u64,
+    /// For how long its oplog store has been failing, in milliseconds, 0 if it works: a full disk shows here.
+    pub oplog_failing_ms: u64,
 }
 
 /// `RenewShardLease`: an executor claims what it holds. Repeated, lost or doubled it is harmless (R12).

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The most owners told apart in one [`Attempts`]; further ones are counted together.
 pub const MAX_OWNERS_LISTED: usize = 16;
 
+/// The most characters quoted of what was heard last.
+const HEARD_MOST: usize = 400;
+
 /// What one owner answered to one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tried {
@@ -35,6 +38,9 @@ pub struct Attempts {
     /// The last refusal, whose advice is the freshest.
     #[serde(skip)]
     pub last_refusal: Option<Refusal>,
+    /// The last attempt that ended with words, and not in silence: its reason and what was said.
+    #[serde(skip)]
+    pub last_heard: Option<(&'static str, String)>,
 }
 
 impl Attempts {
@@ -49,10 +55,19 @@ impl Attempts {
         if let Outcome::Refused(refusal) = outcome {
             self.last_refusal = Some(refusal.clone());
         }
+        if let Some(words) = outcome.words() {
+            self.last_heard = Some((outcome.reason(), words.chars().take(HEARD_MOST).collect()));
+        }
         let tried = self.entry(owner);
         tried.times = tried.times.saturating_add(1);
         let times = tried.answers.entry(outcome.reason()).or_default();
         *times = times.saturating_add(1);
+    }
+
+    /// What was heard last, to be put into a sentence: the list of reasons alone does not say what is wrong.
+    fn quoted(&self) -> String {
+        let quoted = self.last_heard.as_ref();
+        quoted.map(|(reason, words)| format!(" (last heard: {reason}, {words})")).unwrap_or_default()
     }
 
     fn entry(&mut self, owner: Option<&Owner>) -> &mut Tried {
@@ -104,7 +119,7 @@ pub enum RouterError {
         attempts: Attempts,
     },
     /// The caller's deadline passed.
-    #[error("no answer from {agent} within {}: {attempts}", humantime::format_duration(*within))]
+    #[error("no answer from {agent} within {}{}: {attempts}", humantime::format_duration(*within), attempts.quoted())]
     DeadlineExceeded {
         /// Who was called.
         agent: AgentId,
@@ -191,8 +206,30 @@ mod tests {
         attempts.note(Some(&owner(1)), &Outcome::TimedOut);
         assert_eq!(
             deadline(attempts, None).to_string(),
-            "no answer from counter/a within 5s: e1 at host:2 x3 (DRAINING 1, TIMED_OUT 2); no owner x1 (NO_OWNER 1)"
+            "no answer from counter/a within 5s (last heard: DRAINING, executor e1 is draining): e1 at host:2 x3 \
+             (DRAINING 1, TIMED_OUT 2); no owner x1 (NO_OWNER 1)"
         );
+    }
+
+    #[test]
+    fn what_was_heard_last_is_quoted_however_many_tries_timed_out_after_it() {
+        let mut attempts = Attempts::default();
+        attempts.note(Some(&owner(1)), &Outcome::TimedOut);
+        let silent = deadline(attempts.clone(), None).to_string();
+        assert_eq!(silent, "no answer from counter/a within 5s: e1 at host:2 x1 (TIMED_OUT 1)");
+        let full = "gen-000001.db: error returned from database: (code: 13) database or disk is full";
+        attempts.note(Some(&owner(1)), &Outcome::Refused(Refusal::StoreUnavailable { why: full.into() }));
+        attempts.note(Some(&owner(1)), &Outcome::TimedOut);
+        let said = deadline(attempts.clone(), None).to_string();
+        let quoted = format!("(last heard: STORE_UNAVAILABLE, the store is unavailable: {full})");
+        assert!(said.contains(&quoted), "{said}");
+        let grpc = CallError::from(deadline(attempts.clone(), None)).to_string();
+        assert!(grpc.contains(&quoted), "{grpc}");
+        attempts.note(Some(&owner(1)), &Outcome::Unknown("the entry may or may not be stored".into()));
+        let said = deadline(attempts.clone(), None).to_string();
+        assert!(said.contains("(last heard: OUTCOME_UNKNOWN, the entry may"), "{said}");
+        attempts.note(Some(&owner(1)), &Outcome::Unreachable("x".repeat(5000)));
+        assert!(deadline(attempts, None).to_string().len() < 1000, "the list after it is not pushed out of an answer");
     }
 
     #[test]
