@@ -17,7 +17,7 @@ mod tally;
 pub use counter::Counter;
 pub use kv::Kv;
 pub use leasehold_actors::executor::agent_type::{
-    AgentState, AgentType, AgentTypes, Decider, Decision, MAX_EVENTS, Question, Undecided, Unreadable,
+    Admission, AgentState, AgentType, AgentTypes, Decider, Decision, MAX_EVENTS, Question, Undecided, Unreadable,
 };
 pub use tally::Tally;
 

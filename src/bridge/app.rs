@@ -1,7 +1,7 @@
 //! One application: a bounded, cancellable POST for each question.
 
 use super::{ANSWER_MOST, BridgeSettings, answer};
-use crate::agents::{Decider, Decision, Question, Undecided};
+use crate::agents::{Admission, Decider, Decision, Question, Undecided};
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, Uri, header};
@@ -53,14 +53,14 @@ impl App {
 
 #[async_trait]
 impl Decider for App {
-    async fn decide(&self, question: Question) -> Result<Decision, Undecided> {
+    async fn decide(&self, question: Question, admission: Admission) -> Result<Decision, Undecided> {
         let inner = Arc::clone(&self.0);
         // On the runtime's workers, not on the thread of the actors. Dropping the set breaks the call off.
         let mut asking = JoinSet::new();
         asking.spawn(async move {
             let within = inner.settings.timeout;
             let late = |_| Err(Undecided::Away(format!("no answer within {}", humantime::format_duration(within))));
-            timeout(within, inner.ask(question)).await.unwrap_or_else(late)
+            timeout(within, inner.ask(question, &admission)).await.unwrap_or_else(late)
         });
         match asking.join_next().await {
             Some(Ok(decided)) => decided,
@@ -71,9 +71,13 @@ impl Decider for App {
 }
 
 impl Inner {
-    async fn ask(&self, question: Question) -> Result<Decision, Undecided> {
+    async fn ask(&self, question: Question, admission: &Admission) -> Result<Decision, Undecided> {
         let request = self.request(&question)?;
         let _place = self.calls.acquire().await.map_err(|_| Undecided::Away("the executor ends".to_owned()))?;
+        // Waiting for a place may have taken longer than the lease, or the machine has slept.
+        if !admission.stands() {
+            return Err(Undecided::Away("its shard is not held any more".to_owned()));
+        }
         let response = self.client.request(request).await.map_err(|error| Undecided::Away(chain(&error)))?;
         let response = response.map(Body::new);
         let status = response.status();

@@ -1,7 +1,7 @@
 //! Questions against an application over real HTTP.
 
 use super::*;
-use crate::agents::{Question, Undecided};
+use crate::agents::{Admission, Question, Undecided};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Path;
@@ -33,7 +33,7 @@ fn question(id: &str) -> Question {
 
 async fn asked(url: &str, settings: BridgeSettings) -> Result<Decision, Undecided> {
     let bridge = Bridge::new("cart", url, settings).unwrap();
-    bridge.decider().unwrap().decide(question("a")).await
+    bridge.decider().unwrap().decide(question("a"), Admission::new(|| true)).await
 }
 
 /// What an application that always answers this comes to.
@@ -53,7 +53,7 @@ async fn a_question_arrives_whole_and_its_answer_is_the_decision() {
     };
     let url = served(Router::new().route(method, post(handler))).await;
     let bridge = Bridge::new("cart", &format!("{url}/base/"), BridgeSettings::default()).unwrap();
-    let decided = bridge.decider().unwrap().decide(question("a/b ü")).await;
+    let decided = bridge.decider().unwrap().decide(question("a/b ü"), Admission::new(|| true)).await;
     let events = vec![json!({"merge": {"items": ["tea"]}})];
     assert_eq!(decided, Ok(Decision::Append { events, answer: json!({"count": 1}) }));
     let (path, body) = seen.lock().unwrap().take().unwrap();
@@ -126,7 +126,7 @@ async fn no_more_calls_are_under_way_at_once_than_are_allowed() {
     let decider = Bridge::new("cart", &url, settings).unwrap().decider().unwrap();
     let asking = (0..6).map(|_| {
         let decider = Arc::clone(&decider);
-        tokio::spawn(async move { decider.decide(question("a")).await })
+        tokio::spawn(async move { decider.decide(question("a"), Admission::new(|| true)).await })
     });
     let asking: Vec<_> = asking.collect();
     let all = async {
@@ -140,6 +140,38 @@ async fn no_more_calls_are_under_way_at_once_than_are_allowed() {
         go.notify_one();
     }
     assert_eq!(most.load(Ordering::SeqCst), 2);
+}
+
+/// F6: it waited for a place, and the lease ended meanwhile.
+#[tokio::test]
+async fn a_question_that_had_to_wait_is_not_sent_once_its_shard_is_lost() {
+    let (arrived, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let (counted, gate) = (Arc::clone(&arrived), Arc::clone(&go));
+    let handler = move || async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+        gate.notified().await;
+        r#"{"answer": 1}"#
+    };
+    let url = served(Router::new().fallback(any(handler))).await;
+    let settings = BridgeSettings { calls: 1, timeout: Duration::from_secs(20) };
+    let decider = Bridge::new("cart", &url, settings).unwrap().decider().unwrap();
+    let held = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let ask = || {
+        let (decider, held) = (Arc::clone(&decider), Arc::clone(&held));
+        let admission = Admission::new(move || held.load(Ordering::SeqCst));
+        tokio::spawn(async move { decider.decide(question("a"), admission).await })
+    };
+    let first = ask();
+    while arrived.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let second = ask();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    held.store(false, Ordering::SeqCst);
+    go.notify_one();
+    assert_eq!(first.await.unwrap(), Ok(Decision::Answer(json!(1))));
+    assert_eq!(second.await.unwrap(), Err(Undecided::Away("its shard is not held any more".into())));
+    assert_eq!(arrived.load(Ordering::SeqCst), 1);
 }
 
 #[test]

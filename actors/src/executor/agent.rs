@@ -9,7 +9,7 @@
 //! dropped, the `AgentHost` hears [`AgentStopped`] from the drop, and a fresh `Agent` starts from the oplog: no half state is left.
 
 use super::agent_core::{AgentCore, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
-use super::agent_type::{Question, Undecided};
+use super::agent_type::{Admission, Question, Undecided};
 use super::message::{AgentFenced, AgentStopped, Pulse};
 use super::metrics::ExecutorMetrics;
 use super::oplog_health::{Line, StoreCall};
@@ -96,7 +96,7 @@ impl Surroundings {
             let (call, agent) = (call.name(), agent.map(tracing::field::display));
             tracing::warn!(
                 call, %shard, agent, %error, suppressed,
-                "the oplog store fails: calls are refused or end unknown until it works; look at its disk (space, permissions, faults)"
+                "the oplog store fails: calls are refused or end unknown until it works; look at the store (full, read-only, away?)"
             );
         }
     }
@@ -250,10 +250,12 @@ impl Agent {
 
     /// Asks outside. Dropping what is spawned here breaks the call off.
     fn consult(&mut self, question: Question, ctx: &mut Context<Self>) {
-        let decider = self.core.decider();
+        let (decider, admitted) = (self.core.decider(), self.admitted);
+        let (fence, clock) = (self.around.fence.clone(), self.around.clock.clone());
+        let admission = Admission::new(move || fence.admit(clock.now(), admitted.shard) == Ok(admitted));
         let asked = async move {
             match decider {
-                Some(decider) => decider.decide(question).await,
+                Some(decider) => decider.decide(question, admission).await,
                 None => Err(Undecided::Unusable("it decides outside and names nobody to ask".to_owned())),
             }
         };

@@ -1,6 +1,6 @@
 //! Deleting, listing, suspending and deciding outside, against a scriptable store in virtual time.
 
-use super::super::super::agent_type::{Decider, Question, Undecided};
+use super::super::super::agent_type::{Admission, Decider, Question, Undecided};
 use super::*;
 use async_trait::async_trait;
 use leasehold_model::agents::{AgentPage, AgentQuery, DeletionAnswer, ListedAgent, MAX_PAGE};
@@ -39,7 +39,8 @@ impl Drop for BreaksOff {
 
 #[async_trait]
 impl Decider for Outside {
-    async fn decide(&self, question: Question) -> Result<Decision, Undecided> {
+    async fn decide(&self, question: Question, admission: Admission) -> Result<Decision, Undecided> {
+        assert!(admission.stands(), "nobody is asked without it");
         let key = question.agent.key().to_owned();
         let answers = seen(&key, |seen| {
             seen.asked += 1;
@@ -48,6 +49,7 @@ impl Decider for Outside {
         let mut breaks_off = BreaksOff(key, false);
         if !answers {
             drop(MORE.acquire().await);
+            assert!(!admission.stands(), "the test has taken it");
         }
         breaks_off.1 = true;
         Ok(Decision::Append { events: vec![question.payload], answer: question.state })

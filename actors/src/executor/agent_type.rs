@@ -49,6 +49,29 @@ pub struct Question {
     pub epoch: ShardEpoch,
 }
 
+/// Whether the agent may still begin anything: to be looked at right before a call leaves (F6). Cheap, and takes no lock.
+#[derive(Clone)]
+pub struct Admission(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Admission {
+    /// One that stands for as long as `stands` says so.
+    pub fn new(stands: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(stands))
+    }
+
+    /// Whether it stands now: the lease is live and the shard is held at the same epoch.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Admission").field(&self.stands()).finish()
+    }
+}
+
 /// Why a [`Decider`] did not decide. Nothing is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undecided {
@@ -66,11 +89,12 @@ pub enum Undecided {
 /// Dropping the returned future must break the call off: the shard was lost. The decider bounds its own time.
 #[async_trait]
 pub trait Decider: Send + Sync + 'static {
-    /// What the method comes to: anything but [`Decision::Outside`].
+    /// What the method comes to: anything but [`Decision::Outside`]. Whoever waits before he calls anybody looks at `admission`
+    /// again, and answers [`Undecided::Away`] if it does not stand any more.
     ///
     /// # Errors
     /// Why there is no decision, and whether asking again may help.
-    async fn decide(&self, question: Question) -> Result<Decision, Undecided>;
+    async fn decide(&self, question: Question, admission: Admission) -> Result<Decision, Undecided>;
 }
 
 /// The most events of one invocation.
