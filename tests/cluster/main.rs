@@ -7,4 +7,5 @@ mod failover;
 mod failures;
 mod moves;
 mod network;
+mod standing_still;
 mod world;

@@ -2,7 +2,7 @@
 
 use crate::processes::{Place, Process, text, wait_for};
 use rustix::process::Signal;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn cluster(executors: usize) -> (Place, Process, String, Vec<Process>) {
     let place = Place::new();
@@ -43,6 +43,39 @@ fn a_manager_killed_and_restarted_moves_no_shard() {
         status["troubles"].as_array()?.is_empty().then_some(status)
     });
     assert_eq!(renewed["executors"].as_array().unwrap().len(), 3);
+}
+
+/// Case 2's kind, L2, L3, R39: stopped for more than two leases and let go on, the manager reaps nobody and moves nothing; executors,
+/// whose leases ended meanwhile, are back at once with the same shards at the same epochs, as the same lives.
+#[test]
+fn a_manager_stopped_for_more_than_two_leases_moves_no_shard_and_reaps_nobody() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let (place, manager, address, mut executors) = cluster(3);
+    let lives = || {
+        let status = place.status(&address)?;
+        Some(status["executors"].as_array()?.iter().map(|row| row["id"].clone()).collect::<Vec<_>>())
+    };
+    let first = place.invoke(&address, "counter/a", "increment");
+    let (before, lives_before) = (place.owners(&address), lives().unwrap());
+    let stopped = Instant::now();
+    manager.signal(Signal::STOP);
+    for executor in &mut executors {
+        executor.logged("lease lapsed: nothing is admitted until a manager grants again", "executor");
+    }
+    // Not a wait for anything: it is the length of the standstill that is tested.
+    std::thread::sleep((2 * LEASE + LEASE / 2).saturating_sub(stopped.elapsed()));
+    manager.signal(Signal::CONT);
+    let went_on = Instant::now();
+    let second = place.invoke(&address, "counter/a", "increment");
+    assert!(went_on.elapsed() < 2 * LEASE, "served again after {:?}", went_on.elapsed());
+    assert_eq!((&second["executor"], &second["epoch"]), (&first["executor"], &first["epoch"]));
+    assert_eq!(second["payload"]["value"], 2);
+    std::thread::sleep(LEASE.saturating_sub(went_on.elapsed()));
+    assert_eq!(place.owners(&address), before, "a lease later too: the same owners at the same epochs");
+    assert_eq!(lives().unwrap(), lives_before, "nobody registered anew");
+    let log = manager.log();
+    assert!(log.contains("this manager stood still") && log.contains("\"stood_still_ms\":"), "{log}");
+    assert!(!log.contains("a lease has ended"), "{log}");
 }
 
 /// An operator names several managers, of which one does not run and one does not answer; so do an executor and a caller.

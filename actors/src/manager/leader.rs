@@ -32,6 +32,10 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 /// Mailbox of an `ExecutorSession`: only the `Leader` sends to it, by `do_send`, and a newer set replaces an older one.
 const SESSION_MAILBOX: usize = 64;
 
+/// What is said of a standstill; `in_full` counts those heard since the last one.
+const STOOD_STILL: &str = "this manager stood still for more than half a lease (stopped, paused or starved of memory or CPU): \
+    no lease ended meanwhile, and those of executors it had heard are taken as running in full from now";
+
 /// Where the answer to a registration or a renewal goes.
 pub type GrantReply = oneshot::Sender<Result<Grant, CallError>>;
 /// Where the answer to another request goes.
@@ -317,6 +321,12 @@ impl Leader {
             }
             Note::Unheard(executor) => {
                 tracing::warn!(%executor, "grants to this executor go unheard; it is granted no more");
+            }
+            Note::StoodStill { span, in_full } => {
+                self.metrics.stood_still();
+                let stood_still_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+                let executors = self.core.state().executors().len();
+                tracing::warn!(stood_still_ms, executors, in_full, "{STOOD_STILL}");
             }
             Note::Settling => tracing::info!("the first executor registered; waiting for others before assigning"),
         }

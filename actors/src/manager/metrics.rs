@@ -42,6 +42,7 @@ struct Metrics {
     registrations: Family<Outcome, Counter>,
     mismatches: Counter,
     reaped: Counter,
+    standstills: Counter,
     moves: Family<Cause, Counter>,
     pushes: Family<Outcome, Counter>,
     repairs: Counter,
@@ -64,6 +65,7 @@ impl ManagerMetrics {
             registrations: Family::default(),
             mismatches: Counter::default(),
             reaped: Counter::default(),
+            standstills: Counter::default(),
             moves: Family::default(),
             pushes: Family::default(),
             repairs: Counter::default(),
@@ -81,6 +83,8 @@ impl ManagerMetrics {
         registry.register("leasehold_registrations", "Registrations by outcome", m.registrations);
         registry.register("leasehold_claim_mismatches", "Claims that had to be corrected", m.mismatches);
         registry.register("leasehold_reaped_leases", "Executors removed because their lease ended", m.reaped);
+        let stood_still = "Times this manager did nothing for more than half a lease";
+        registry.register("leasehold_standstills", stood_still, m.standstills);
         registry.register("leasehold_moves", "Steps of ownership by cause", m.moves);
         registry.register("leasehold_pushes", "Pushes by outcome", m.pushes);
         registry.register("leasehold_push_repairs", "Pushes that had to be repeated", m.repairs);
@@ -123,6 +127,10 @@ impl ManagerMetrics {
 
     pub(super) fn lapsed(&self, count: usize) {
         self.0.reaped.inc_by(count as u64);
+    }
+
+    pub(super) fn stood_still(&self) {
+        self.0.standstills.inc();
     }
 
     pub(super) fn pushed(&self, outcome: &'static str) {

@@ -218,18 +218,18 @@ where
 
 /// Writes, and where the answer is unknown looks it up by the write's tag until it is known or `patience` is over.
 async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: Duration) -> WriteEnd {
-    let until = Instant::now() + patience;
-    let unknown = match timeout_at(until, store.commit(&write)).await {
-        Ok(Ok(())) => return WriteEnd::Applied,
-        Ok(Err(error)) => match error.class() {
+    let mut until = Instant::now() + patience;
+    let unknown = match answered(&mut until, patience, store.commit(&write)).await {
+        Some(Ok(())) => return WriteEnd::Applied,
+        Some(Err(error)) => match error.class() {
             Class::Retry => return WriteEnd::Refused(error.to_string()),
             Class::Fatal => return WriteEnd::Lost(error.to_string()),
             Class::Unknown => error.to_string(),
         },
-        Err(_) => return WriteEnd::Lost(format!("a write was not answered within {patience:?}")),
+        None => return WriteEnd::Lost(format!("a write was not answered within {patience:?}")),
     };
     tracing::warn!(why = unknown, revision = write.next.0, "outcome of a write unknown: looking it up");
-    let look_up = retry(until, || store.outcome(write.tag));
+    let look_up = retry(until, patience, || store.outcome(write.tag));
     match look_up.await {
         Ok(true) => WriteEnd::Applied,
         Ok(false) => WriteEnd::Refused(unknown),
@@ -237,18 +237,34 @@ async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: D
     }
 }
 
+/// A timer that is this late was late because the process stood still.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+
+/// Awaits `answer` until `until`. Time in which this process stood still was none in which to answer: then `until` moves, once.
+async fn answered<F: Future>(until: &mut Instant, patience: Duration, answer: F) -> Option<F::Output> {
+    let mut answer = std::pin::pin!(answer);
+    if let Ok(answer) = timeout_at(*until, answer.as_mut()).await {
+        return Some(answer);
+    }
+    if Instant::now().saturating_duration_since(*until) < STOOD_STILL {
+        return None;
+    }
+    *until = Instant::now() + patience;
+    timeout_at(*until, answer).await.ok()
+}
+
 /// Asks until there is an answer; a fatal error or the end of the time is the reason returned.
-async fn retry<T, F>(until: Instant, mut ask: impl FnMut() -> F) -> Result<T, String>
+async fn retry<T, F>(mut until: Instant, patience: Duration, mut ask: impl FnMut() -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, Error>>,
 {
     let mut pause = Duration::from_millis(20);
     loop {
-        let why = match timeout_at(until, ask()).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) if error.class() == Class::Fatal => return Err(error.to_string()),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
+        let why = match answered(&mut until, patience, ask()).await {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(error)) if error.class() == Class::Fatal => return Err(error.to_string()),
+            Some(Err(error)) => error.to_string(),
+            None => "no answer in time".to_owned(),
         };
         if Instant::now() + pause >= until {
             return Err(why);
@@ -287,7 +303,8 @@ impl Handler<ConfirmLeadership> for Persistence {
         }
         let store = Arc::clone(&self.store);
         let until = Instant::now() + self.patience;
-        let confirmed = async move { retry(until, || store.confirm_leadership()).await };
+        let patience = self.patience;
+        let confirmed = async move { retry(until, patience, || store.confirm_leadership()).await };
         ctx.spawn(confirmed.into_actor(self).map(move |confirmed, actor, _| {
             actor.metrics.confirmed();
             let confirmation = match confirmed {

@@ -7,6 +7,7 @@ mod pass;
 mod registration;
 mod renewal;
 mod standing;
+mod standstill;
 mod view;
 
 pub use view::{Published, routing_table};
@@ -210,6 +211,13 @@ pub enum Note {
     Unheard(ExecutorId),
     /// A cold cluster waits for more executors (R33).
     Settling,
+    /// This leader took no step for so long that it cannot know who was silent meanwhile: no lease ended by that.
+    StoodStill {
+        /// How long ago its last step was.
+        span: Duration,
+        /// How many executors have their lease in full from now; the others were not heard since it last stood still.
+        in_full: usize,
+    },
 }
 
 /// What should happen.
@@ -268,6 +276,10 @@ pub struct Leader {
     settings: Settings,
     manager: ManagerId,
     began: Tick,
+    /// When it last took a step.
+    active: Tick,
+    /// When it took over, or last woke after having stood still.
+    woke: Tick,
     state: Arc<ClusterState>,
     /// Boxed: a map that grows in order is half empty, and pays for its room by the size of a value.
     standings: BTreeMap<ExecutorId, Box<Standing>>,
@@ -297,6 +309,8 @@ impl Leader {
             settings,
             manager,
             began: now,
+            active: now,
+            woke: now,
             state: Arc::clone(&state),
             standings: BTreeMap::new(),
             departed: Departed::default(),
@@ -323,6 +337,7 @@ impl Leader {
         if self.over {
             return Self::decline(event, out);
         }
+        self.notice_standstill(now, out);
         match event {
             Event::Register { request, registration, key_hash, at_ms } => {
                 if let Err(refusal) = self.screen(&registration) {

@@ -59,6 +59,13 @@ impl Standing {
         }
     }
 
+    /// For `span`, up to `now`, nobody listened: it was not silent, deaf or lagging for that time.
+    pub fn excuse(&mut self, now: Tick, span: Duration) {
+        self.deadline = self.deadline.plus(span);
+        self.unheard = self.unheard.map(|(seq, given)| (seq, given.plus(span)));
+        self.lagging_since = self.lagging_since.map(|_| now);
+    }
+
     /// Whether it said anything within `span`.
     pub fn talks(&self, now: Tick, span: Duration) -> bool {
         self.heard_at.is_some_and(|at| now.since(at) <= span)

@@ -5,5 +5,6 @@ mod granting;
 mod moving;
 mod passes;
 mod registering;
+mod standing_still;
 mod viewing;
 mod world;

@@ -314,7 +314,7 @@ fn whoever_is_silent_for_more_than_half_a_lease_is_given_nothing_new() {
     for (span, owned) in [(LEASE / 2, 8), (LEASE / 2 + MS, 4)] {
         let mut w = World::new(8);
         w.settle(&[1, 2]);
-        w.now = w.now.plus(span);
+        w.pass_time(span);
         w.deregister(1);
         assert_eq!(w.owned(2), owned, "after {span:?}");
     }
@@ -327,7 +327,7 @@ fn whoever_lags_for_more_than_a_sixth_of_a_lease_is_given_nothing_new() {
         let mut w = World::new(12);
         w.settle(&[1, 2, 3]);
         w.deregister(3);
-        w.now = w.now.plus(span);
+        w.pass_time(span);
         w.deregister(1);
         assert_eq!(w.owned(2), owned, "after {span:?}");
     }
@@ -339,7 +339,7 @@ fn whoever_has_not_heard_for_half_a_lease_is_given_nothing_new() {
     for (span, given) in [(LEASE / 2, 8), (LEASE / 2 + MS, 4)] {
         let mut w = World::new(8);
         w.settle(&[1, 2]);
-        w.now = w.now.plus(span);
+        w.pass_time(span);
         w.push_answered(2, w.claim_of_last_push(2));
         w.deregister(1);
         assert_eq!(w.owned(2), given, "after {span:?}");

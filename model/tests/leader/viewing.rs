@@ -238,7 +238,7 @@ fn the_worst_trouble_is_told_first() {
     let mut w = World::new(9);
     w.settle(&[1, 2, 3]);
     w.ask_to_register(4, World::registration(4, "e1", "127.0.0.1:5000"));
-    w.now = w.now.plus(LEASE / 2 + MILLISECOND);
+    w.pass_time(LEASE / 2 + MILLISECOND);
     let mut facts = w.facts(3, w.up_to_date_claim(3), 9);
     facts.condition = Condition { oldest_running_ms: 20_000, ..Condition::default() };
     w.renew_with(facts);
