@@ -127,21 +127,11 @@ impl Target {
     ///
     /// # Errors
     /// As [`Target::call`].
-    pub async fn delete(
-        &self,
-        agent: AgentId,
-        within: Duration,
-        doubt: &Doubt,
-    ) -> Result<DeletionAnswer, CallFailure> {
+    pub async fn delete(&self, agent: AgentId, within: Duration, doubt: &Doubt) -> Result<DeletionAnswer, CallFailure> {
         self.send(Request::Delete(agent), within, doubt).await.map(deleted)
     }
 
-    async fn send(
-        &self,
-        request: Request,
-        within: Duration,
-        doubt: &Doubt,
-    ) -> Result<InvocationAnswer, CallFailure> {
+    async fn send(&self, request: Request, within: Duration, doubt: &Doubt) -> Result<InvocationAnswer, CallFailure> {
         match self {
             Self::Direct(router, managers) => match router.send(request, within, doubt).await {
                 Ok(answer) => Ok(answer),
@@ -243,12 +233,7 @@ impl Through {
         Self { gateway, address, settings: RouterSettings::default(), retries: Mutex::default() }
     }
 
-    async fn send(
-        &self,
-        request: Request,
-        within: Duration,
-        doubt: &Doubt,
-    ) -> Result<InvocationAnswer, CallFailure> {
+    async fn send(&self, request: Request, within: Duration, doubt: &Doubt) -> Result<InvocationAnswer, CallFailure> {
         let began = Instant::now();
         let deadline = began + within;
         let mut tries = 0_u32;
@@ -269,7 +254,9 @@ impl Through {
             };
             may_have_run |= outcome.may_have_run();
             doubt.set(may_have_run);
-            let Some(wait) = self.pause(&outcome, tries, deadline) else { return Err(self.failed(error, deadline).await) };
+            let Some(wait) = self.pause(&outcome, tries, deadline) else {
+                return Err(self.failed(error, deadline).await);
+            };
             if outcome.may_have_run()
                 && began.elapsed() >= WRONG_PORT_AFTER
                 && let Some(there) = self.address.look().await
@@ -375,7 +362,11 @@ mod tests {
         let odd = CallError::Unknown("invalid compression flag: 123".into());
         let (through, _) = through(vec![odd.clone(); 1_000], Some("x:1 is not a gateway's gRPC port"));
         let began = Instant::now();
-        let failed = through.send(Request::invoke(call()), Duration::from_secs(30), &Doubt::default()).await.unwrap_err().failure;
+        let failed = through
+            .send(Request::invoke(call()), Duration::from_secs(30), &Doubt::default())
+            .await
+            .unwrap_err()
+            .failure;
         assert_eq!(failed.exit, Exit::NobodyAnswers);
         assert!(failed.message.starts_with("x:1 is not a gateway's gRPC port; give --gateway"), "{failed}");
         assert!((WRONG_PORT_AFTER..2 * WRONG_PORT_AFTER).contains(&began.elapsed()), "{:?}", began.elapsed());

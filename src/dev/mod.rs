@@ -16,7 +16,7 @@ use leasehold_config::{Configuration, ExecutorConfig, GatewayConfig, ManagerConf
 use leasehold_model::ExecutorName;
 use leasehold_rpc::api::ManagerApi;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -67,10 +67,11 @@ fn configure<T: Configuration>(overrides: &[String]) -> Result<T, Failure> {
 
 /// The well-known port if it is free, otherwise any.
 fn port(wanted: u16) -> SocketAddr {
-    let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let free = TcpListener::bind(loopback(wanted)).is_ok();
-    loopback(if free { wanted } else { 0 })
+    let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, wanted));
+    if TcpListener::bind(wanted).is_ok() { wanted } else { ANY_PORT }
 }
+
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn path(folder: &Path, name: &str) -> String {
     format!("sqlite:{}", folder.join(name).display())
@@ -82,27 +83,42 @@ impl Cluster {
     /// # Errors
     /// Whatever part could not start, by name.
     pub async fn start(plan: &Plan) -> Result<Self, Failure> {
-        let manager = ManagerProcess::start(&configure::<ManagerConfig>(&[
-            "lease.profile=fast".to_owned(),
-            "rebalance.settle=300ms".to_owned(),
-            format!("cluster.shard_count={}", plan.shards),
-            format!("store.url={}", path(&plan.folder, "manager.db")),
-            format!("listen.grpc={}", port(7470)),
-            format!("listen.http={}", port(7471)),
-        ])?)
-        .await?;
-        let gateway = GatewayProcess::start(&configure::<GatewayConfig>(&[
-            format!("route.managers={}", manager.grpc),
-            format!("listen.grpc={}", port(7490)),
-            format!("listen.http={}", port(7491)),
-        ])?)
-        .await?;
+        // A port that was free a moment ago may be another dev's by now: then any will do.
+        let manager = match Self::manager(plan, port(7470), port(7471)).await {
+            Err(_) => Self::manager(plan, ANY_PORT, ANY_PORT).await?,
+            Ok(manager) => manager,
+        };
+        let gateway = match Self::gateway(&manager, port(7490), port(7491)).await {
+            Err(_) => Self::gateway(&manager, ANY_PORT, ANY_PORT).await?,
+            Ok(gateway) => gateway,
+        };
         let mut cluster = Self { manager, gateway, executors: BTreeMap::new() };
         for number in 1..=plan.executors {
             cluster.add(number, plan)?;
         }
         cluster.wait_until_served(plan.executors).await?;
         Ok(cluster)
+    }
+
+    async fn manager(plan: &Plan, grpc: SocketAddr, http: SocketAddr) -> Result<ManagerProcess, Failure> {
+        let config = configure::<ManagerConfig>(&[
+            "lease.profile=fast".to_owned(),
+            "rebalance.settle=300ms".to_owned(),
+            format!("cluster.shard_count={}", plan.shards),
+            format!("store.url={}", path(&plan.folder, "manager.db")),
+            format!("listen.grpc={grpc}"),
+            format!("listen.http={http}"),
+        ])?;
+        ManagerProcess::start(&config).await
+    }
+
+    async fn gateway(manager: &ManagerProcess, grpc: SocketAddr, http: SocketAddr) -> Result<GatewayProcess, Failure> {
+        let config = configure::<GatewayConfig>(&[
+            format!("route.managers={}", manager.grpc),
+            format!("listen.grpc={grpc}"),
+            format!("listen.http={http}"),
+        ])?;
+        GatewayProcess::start(&config).await
     }
 
     fn add(&mut self, number: usize, plan: &Plan) -> Result<(), Failure> {

@@ -36,12 +36,13 @@ impl Dev {
         let (lines, printed) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
-        let mut said = Vec::new();
+        let mut dev = Self { child, said: Vec::new(), complaints };
         wait_for("dev to be ready", || {
-            said.extend(printed.try_iter());
-            said.iter().any(|line: &String| line.starts_with("Ctrl-C")).then_some(())
+            dev.said.extend(printed.try_iter());
+            assert!(dev.child.try_wait().unwrap().is_none(), "it ended: {}", dev.complaints());
+            dev.said.iter().any(|line| line.starts_with("Ctrl-C")).then_some(())
         });
-        Self { child, said, complaints }
+        dev
     }
 
     /// What it prints to try, by a word of it.
