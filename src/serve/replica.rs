@@ -3,6 +3,7 @@
 //! HTTP is served all the time. gRPC is served while this process leads (`leadership.standby_grpc = closed`: an open port is the
 //! leader's), or all the time (`redirect`: a standby answers `NOT_LEADER`).
 
+use super::door::Door;
 use super::manager::{Dialed, LAST_WRITE, serve, settings, store_failure, told};
 use super::{bind, limits};
 use crate::cli::{Exit, Failure};
@@ -20,20 +21,16 @@ use leasehold_persistence::cluster::Error as StoreError;
 use leasehold_persistence::election::EtcdElections;
 use leasehold_persistence::etcd::{EtcdConnection, EtcdOptions, EtcdTls};
 use leasehold_rpc::channel::Dialer;
-use leasehold_rpc::server::{Limits, serve_manager};
+use leasehold_rpc::server::serve_manager;
 use prometheus_client::registry::Registry;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
-
-/// The pause before a port that is not to be had is tried again.
-const PORT_PAUSE: Duration = Duration::from_millis(100);
+use tokio::time::timeout;
 
 /// A replica that runs.
 pub struct ReplicaProcess {
@@ -43,6 +40,9 @@ pub struct ReplicaProcess {
     pub http: SocketAddr,
     election: Addr<Election>,
     ended: watch::Receiver<Option<ElectionEnd>>,
+    /// Why it cannot serve what it leads.
+    unreachable: watch::Sender<Option<Failure>>,
+    signs: Arc<Signs>,
     stop: watch::Sender<bool>,
     servers: Vec<JoinHandle<()>>,
 }
@@ -122,7 +122,10 @@ impl ReplicaProcess {
         };
         let (actor, standing, ended) = Election::new(parts);
         let (stop, stopping) = watch::channel(false);
-        let operations = Operations { not_ready: not_ready(standing.clone(), leadership.standby_grpc), registry };
+        let (signs, unreachable) = (Arc::<Signs>::default(), watch::Sender::new(None));
+        tokio::spawn(introduce(standing.clone(), Arc::clone(&signs)));
+        let not_ready = not_ready(standing.clone(), leadership.standby_grpc, Arc::clone(&signs));
+        let operations = Operations { not_ready, registry };
         let routes = http::operations(operations).merge(http::leaderz(standing.clone()));
         let front = ManagerFront::new(standing.clone());
         let grpc_served = match leadership.standby_grpc {
@@ -132,21 +135,30 @@ impl ReplicaProcess {
             }
             StandbyGrpc::Closed => {
                 drop(grpc_listener);
-                let door = Door { front, standing, stopping: stopping.clone(), limits: limits(&config.limits) };
-                tokio::spawn(door.keep(grpc))
+                let (stopping, limits) = (stopping.clone(), limits(&config.limits));
+                let (open, unreachable) = (Arc::clone(&signs.open), unreachable.clone());
+                tokio::spawn(Door { front, standing, stopping, limits, open, unreachable }.keep(grpc))
             }
         };
         let connections = config.limits.connections as usize;
         let http_served = serve("HTTP", http::serve(http_listener, routes, connections, told(stopping)));
         let servers = vec![grpc_served, http_served];
         tracing::info!(%grpc, %http, "serving");
-        Ok(Self { grpc, http, election: actor.start(), ended, stop, servers })
+        Ok(Self { grpc, http, election: actor.start(), ended, unreachable, signs, stop, servers })
     }
 
-    /// Why it can never lead, once that is known.
+    /// Why it can never lead, or not be reached where it does, once that is known.
     pub async fn ended(&self, config: &ManagerConfig) -> Result<Exit, Failure> {
-        let mut ended = self.ended.clone();
-        match ended.wait_for(Option::is_some).await.map(|end| end.clone()) {
+        let (mut ended, mut unreachable) = (self.ended.clone(), self.unreachable.subscribe());
+        let end = tokio::select! {
+            end = ended.wait_for(Option::is_some) => end.map(|end| end.clone()),
+            // Its sender lives as long as `self`.
+            Ok(failure) = unreachable.wait_for(Option::is_some) => match &*failure {
+                Some(failure) => return Err(failure.clone()),
+                None => return Ok(Exit::Fine),
+            },
+        };
+        match end {
             Ok(Some(ElectionEnd::Failed(error))) => Err(store_failure(config, &error)),
             Ok(Some(ElectionEnd::Stopped) | None) => Ok(Exit::Fine),
             Err(_) => Err(Failure::new(Exit::Failed, "the election is gone".to_owned())),
@@ -155,6 +167,7 @@ impl ReplicaProcess {
 
     /// Gives up what it leads or waits for, lets the write in flight end, closes the ports.
     pub async fn stop(self) {
+        self.signs.leaving.store(true, Ordering::Release);
         self.election.do_send(StopElection);
         let mut ended = self.ended;
         if timeout(LAST_WRITE, ended.wait_for(Option::is_some)).await.is_err() {
@@ -168,60 +181,47 @@ impl ReplicaProcess {
     }
 }
 
+/// What `/readyz` goes by, besides who leads.
+#[derive(Default)]
+struct Signs {
+    /// `standby_grpc = closed`: the gRPC port is open.
+    open: Arc<AtomicBool>,
+    /// etcd has said once who leads.
+    introduced: AtomicBool,
+    /// The process has been told to stop.
+    leaving: AtomicBool,
+}
+
+/// With `closed`, ready is who can be reached and leads: balancers send everything there.
+///
+/// With `redirect`, ready is whoever etcd has let into the queue, and it stays so until it stops. It is not asked again: a rollout must not go on
+/// while a new process has not found etcd, but nobody has a leader during an election, and replicas that all turned unready at
+/// once would be taken out of a balancer together, and come back only a probe after the election.
 fn not_ready(
     standing: watch::Receiver<Standing>,
     standby: StandbyGrpc,
+    signs: Arc<Signs>,
 ) -> Box<dyn Fn() -> Option<String> + Send + Sync> {
     Box::new(move || {
         let standing = standing.borrow();
-        match (standing.leadership(), standing.leader(), standby) {
-            (Some(_), _, _) | (None, Some(_), StandbyGrpc::Redirect) => None,
-            (None, Some(leader), StandbyGrpc::Closed) => Some(format!("standing by; {leader} leads")),
-            (None, None, _) => Some("no leader is known".to_owned()),
+        if signs.leaving.load(Ordering::Acquire) {
+            return Some("stopping".to_owned());
+        }
+        match (standby, standing.leadership(), standing.leader()) {
+            (StandbyGrpc::Redirect, ..) if signs.introduced.load(Ordering::Acquire) => None,
+            (StandbyGrpc::Redirect, ..) => Some("etcd has not said yet who leads".to_owned()),
+            (StandbyGrpc::Closed, Some(_), _) if signs.open.load(Ordering::Acquire) => None,
+            (StandbyGrpc::Closed, Some(_), _) => Some("it leads; its gRPC port is not open yet".to_owned()),
+            (StandbyGrpc::Closed, None, Some(leader)) => Some(format!("standing by; {leader} leads")),
+            (StandbyGrpc::Closed, None, None) => Some("no leader is known".to_owned()),
         }
     })
 }
 
-/// A gRPC port that is open while this process leads.
-struct Door {
-    front: ManagerFront,
-    standing: watch::Receiver<Standing>,
-    stopping: watch::Receiver<bool>,
-    limits: Limits,
-}
-
-impl Door {
-    async fn keep(mut self, address: SocketAddr) {
-        loop {
-            tokio::select! {
-                led = self.standing.wait_for(|standing| standing.leadership().is_some()) => {
-                    if led.is_err() { return }
-                }
-                () = told(self.stopping.clone()) => return,
-            }
-            match TcpListener::bind(address).await {
-                Ok(listener) => self.serve(listener).await,
-                Err(error) => {
-                    tracing::error!(%error, %address, "listen.grpc: this process leads and cannot serve; trying again");
-                    sleep(PORT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    async fn serve(&self, listener: TcpListener) {
-        let (mut standing, stopping) = (self.standing.clone(), self.stopping.clone());
-        let over = async move {
-            tokio::select! {
-                // An error means that the election is gone, and the leadership with it.
-                lost = standing.wait_for(|standing| standing.leadership().is_none()) => drop(lost),
-                () = told(stopping) => {}
-            }
-        };
-        tracing::info!("gRPC is open");
-        if let Err(error) = serve_manager(listener, Arc::new(self.front.clone()), self.limits, over).await {
-            tracing::error!(%error, "gRPC is not served any more");
-        }
-        tracing::info!("gRPC is closed");
+/// Notes when it is first known who leads.
+async fn introduce(mut standing: watch::Receiver<Standing>, signs: Arc<Signs>) {
+    let known = |standing: &Standing| standing.leadership().is_some() || standing.leader().is_some();
+    if standing.wait_for(known).await.is_ok() {
+        signs.introduced.store(true, Ordering::Release);
     }
 }

@@ -121,6 +121,7 @@ fn leading(pair: &KeyValue) -> Result<Leading, Error> {
 #[async_trait]
 impl Elections for EtcdElections {
     async fn check(&self, cluster: &ClusterName, shard_count: ShardCount) -> Result<(), Error> {
+        self.connection.admitted(cluster).await?;
         check_stored(&self.connection, cluster, shard_count).await
     }
 

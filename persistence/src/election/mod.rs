@@ -24,7 +24,8 @@ pub trait Elections: Send + Sync + 'static {
     /// Reads, without owning anything, whether the store fits this cluster and shard count (case 37).
     ///
     /// # Errors
-    /// [`Error::Incompatible`] when it does not, saying both; [`Error::Unavailable`] when the store was not reached.
+    /// [`Error::Incompatible`] when it does not, saying both, or when the store refuses this user; [`Error::Unavailable`] when the
+    /// store was not reached.
     async fn check(&self, cluster: &ClusterName, shard_count: ShardCount) -> Result<(), Error>;
 
     /// Opens a lease. Answers the ttl that was granted, which may be longer than `ttl`. A lease that nobody heard of holds no place.

@@ -5,7 +5,7 @@
 
 use super::{EtcdOptions, Failure, LeaderKey, failure, prefix};
 use crate::cluster::Error;
-use etcd_client::Client;
+use etcd_client::{Client, GetOptions};
 use leasehold_model::ClusterName;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl EtcdConnection {
             let endpoint = connection.endpoint();
             match connection.call(|mut client| async move { client.status().await }).await {
                 Ok(_) => return Ok(connection),
-                Err(Failure::Refused(why)) => return Err(Error::Incompatible(format!("{endpoint}: {why}"))),
+                Err(Failure::Refused(why)) => return Err(connection.refused(&why)),
                 Err(other) => reasons.push(format!("{endpoint}: {}", other.why())),
             }
         }
@@ -90,6 +90,36 @@ impl EtcdConnection {
     #[must_use]
     pub fn request_timeout(&self) -> Duration {
         self.shared.options.request_timeout
+    }
+
+    /// Whether etcd lets this user look at the keys of `cluster`.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] when it does not, saying what to check; [`Error::Unavailable`] when that is not known.
+    pub(crate) async fn admitted(&self, cluster: &ClusterName) -> Result<(), Error> {
+        let key = format!("{}head", prefix(cluster));
+        let read = self.call(|mut client| {
+            let key = key.clone();
+            async move { client.get(key, Some(GetOptions::new().with_keys_only())).await }
+        });
+        match read.await {
+            Ok(_) => Ok(()),
+            Err(Failure::Refused(why)) => Err(self.refused(&why)),
+            Err(failed) => Err(Error::Unavailable(failed.why().to_owned())),
+        }
+    }
+
+    /// What etcd refuses a user it will refuse again, until a person changes something.
+    fn refused(&self, why: &str) -> Error {
+        let (who, what) = match &self.shared.options.user {
+            Some(user) => (
+                format!("user {user:?}"),
+                "check store.user, the first line of store.password_file, and that the user may read and write the prefix \
+                 /leasehold/CLUSTER/",
+            ),
+            None => ("a client without a user".to_owned(), "set store.user and store.password_file"),
+        };
+        Error::Incompatible(format!("etcd refuses {who}: {why}; {what}"))
     }
 
     /// etcd's own revision, from the header of a linearizable read.
