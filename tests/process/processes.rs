@@ -69,13 +69,33 @@ impl Process {
         })
     }
 
+    /// The value of `field` in every log line with this message so far.
+    pub fn every(&self, message: &str, field: &str) -> Vec<String> {
+        let log = self.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = lines.filter(|line| line["message"] == message);
+        lines.map(|line| line[field].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
     pub fn address(&mut self) -> String {
         self.logged("serving", "grpc")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Whether it would notice SIGTERM, instead of being ended by it.
+    pub fn catches_sigterm(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim();
+        let signal = rustix::process::Signal::TERM.as_raw();
+        u64::from_str_radix(caught, 16).is_ok_and(|caught| caught >> (signal - 1) & 1 == 1)
     }
 
     pub fn terminate(&self) {
@@ -143,6 +163,16 @@ impl Place {
         args.extend(["--set", "oplog.url=sqlite:oplogs"]);
         args.extend(more);
         Process::start(executor_binary(), name, self.path(), &args)
+    }
+
+    pub fn gateway(&self, manager: &str) -> Process {
+        let args = ["route", "--manager", manager, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"];
+        Process::start(executor_binary(), "gateway", self.path(), &args)
+    }
+
+    /// A command that does not end soon.
+    pub fn begin(&self, args: &[&str]) -> Process {
+        Process::start(executor_binary(), "command", self.path(), args)
     }
 
     pub fn manager(&self, args: &[&str]) -> Output {

@@ -216,15 +216,25 @@ where
     to.do_send(message);
 }
 
+/// What the store said, without the kind of error: whoever is told says that in its own words, and an outcome may be known by then.
+fn evidence(error: Error) -> String {
+    match error {
+        Error::Unavailable(why) | Error::Unknown(why) => why,
+        other @ (Error::Conflict { .. } | Error::NotOwner(_) | Error::Corrupt { .. } | Error::Incompatible(_)) => {
+            other.to_string()
+        }
+    }
+}
+
 /// Writes, and where the answer is unknown looks it up by the write's tag until it is known or `patience` is over.
 async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: Duration) -> WriteEnd {
     let mut until = Instant::now() + patience;
     let unknown = match answered(&mut until, patience, store.commit(&write)).await {
         Some(Ok(())) => return WriteEnd::Applied,
         Some(Err(error)) => match error.class() {
-            Class::Retry => return WriteEnd::Refused(error.to_string()),
+            Class::Retry => return WriteEnd::Refused(evidence(error)),
             Class::Fatal => return WriteEnd::Lost(error.to_string()),
-            Class::Unknown => error.to_string(),
+            Class::Unknown => evidence(error),
         },
         None => return WriteEnd::Lost(format!("a write was not answered within {patience:?}")),
     };
@@ -232,7 +242,7 @@ async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: D
     let look_up = retry(until, patience, || store.outcome(write.tag));
     match look_up.await {
         Ok(true) => WriteEnd::Applied,
-        Ok(false) => WriteEnd::Refused(unknown),
+        Ok(false) => WriteEnd::Refused(format!("{unknown}; looked up since: nothing was written")),
         Err(why) => WriteEnd::Lost(format!("the outcome of a write could not be learnt: {why}")),
     }
 }

@@ -56,7 +56,9 @@ async fn a_write_that_never_arrived_is_found_out_and_refused() {
         let a = Scripted::new(1);
         w.place(&a);
         w.store.inject(Op::Commit, [Fault::LoseRequest]);
-        assert!(matches!(refused(a.register(&w.manager).await), Refusal::StoreUnavailable { .. }));
+        let Refusal::StoreUnavailable { why } = refused(a.register(&w.manager).await) else { panic!("not that") };
+        // By then it is known, and STORE_UNAVAILABLE means that nothing was done.
+        assert!(why.ends_with("looked up since: nothing was written") && !why.contains("outcome unknown"), "{why}");
         assert_eq!(w.stored().executors().len(), 0);
         a.register(&w.manager).await.unwrap();
         sleep(Duration::from_secs(1)).await;

@@ -2,10 +2,11 @@
 
 use super::Leader;
 use crate::ids::{ExecutorId, ManagerId, ShardId};
-use crate::message::{ClusterStatus, ExecutorStatus, Owner, Route, RoutingTable, ShardExplanation};
+use crate::message::{ClusterStatus, Condition, ExecutorStatus, Owner, Route, RoutingTable, ShardExplanation};
 use crate::state::{ClusterState, Executor, ShardState};
 use crate::time::Tick;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -62,11 +63,20 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What is not said here, how the store fails, is said by the executor's log and by its answers.
+fn oplogs_fail(name: impl fmt::Display, condition: Condition) -> String {
+    let ms = condition.oplog_failing_ms;
+    format!(
+        "{name} cannot use its oplog store: it has been failing for {ms} ms, and calls fail with it; see {name}'s log"
+    )
+}
+
 /// Orders troubles, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
     Store,
     Silent,
+    Oplogs,
     Lagging,
     Wedged,
     Superseded,
@@ -149,9 +159,14 @@ impl Leader {
                 let told = format!("{name} talks but does not hear: its grants have gone unheard for {ms} ms");
                 troubles.push((Severity::Silent, told));
             } else if executor.lease_remaining_ms < half_ms {
-                let left = executor.lease_remaining_ms;
-                let told = format!("{name} is silent: its lease ends in {left} ms unless it renews");
+                let told = match executor.lease_remaining_ms {
+                    0 => format!("{name} is silent: its lease has lapsed; {}", self.removal()),
+                    left => format!("{name} is silent: its lease ends in {left} ms unless it renews"),
+                };
                 troubles.push((Severity::Silent, told));
+            }
+            if executor.condition.oplog_failing_ms > 0 {
+                troubles.push((Severity::Oplogs, oplogs_fail(name, executor.condition)));
             }
             if let Some(lag) = executor.lagging_ms.filter(|lag| *lag > millis(self.settings.lag_after())) {
                 let told = format!("{name} is lagging: it has not acknowledged its newest set for {lag} ms");
@@ -173,6 +188,14 @@ impl Leader {
         let standing = self.standings.get(&id).filter(|standing| standing.talks(now, half))?;
         let (_, given) = standing.unheard.filter(|(seq, _)| standing.granted > *seq)?;
         Some(now.since(given)).filter(|unheard| *unheard > half)
+    }
+
+    /// What becomes of an executor whose lease has lapsed, and what keeps it.
+    const fn removal(&self) -> &'static str {
+        match self.pass.trouble {
+            Some(_) => "it is removed, and its shards go to others, once the store takes writes again",
+            None => "it is about to be removed, and its shards go to others",
+        }
     }
 
     /// Never "unassigned" without a reason.
@@ -213,18 +236,28 @@ impl Leader {
                 "unassigned"
             }
             ShardState::Owned(_) => {
-                because
-                    .push(format!("{name} owns it at epoch {}; its lease ends in {left} ms unless renewed", row.epoch));
+                let lease = match left {
+                    0 => format!("its lease has lapsed; {}", self.removal()),
+                    left => format!("its lease ends in {left} ms unless renewed"),
+                };
+                because.push(format!("{name} owns it at epoch {}; {lease}", row.epoch));
                 if standing.is_some_and(|standing| standing.lagging_since.is_some()) {
                     because.push(format!("{name} has not acknowledged its newest set yet"));
+                }
+                if let Some(failing) = standing.map(|standing| standing.condition).filter(|it| it.oplog_failing_ms > 0)
+                {
+                    because.push(oplogs_fail(&name, failing));
                 }
                 "owned"
             }
             ShardState::Releasing { since, .. } => {
                 because.push(format!("{name} was told at revision {since} to let go"));
-                because.push(format!(
-                    "it goes to its next owner when {name} proves that it let go, or in {left} ms when its lease ends"
-                ));
+                because.push(match left {
+                    0 => format!("the lease of {name} has lapsed; {}", self.removal()),
+                    left => format!(
+                        "it goes to its next owner when {name} proves that it let go, or in {left} ms when its lease ends"
+                    ),
+                });
                 "releasing"
             }
         };

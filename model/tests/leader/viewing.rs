@@ -111,6 +111,22 @@ fn an_invocation_that_runs_for_a_sixth_of_a_lease_is_shown_as_trouble() {
     }
 }
 
+/// A full oplog disk is seen where operators look.
+#[test]
+fn an_executor_whose_oplog_store_fails_is_shown_as_trouble_until_it_works_again() {
+    let mut w = World::new(8);
+    w.register(1);
+    let said = "e1 cannot use its oplog store: it has been failing for 12000 ms, and calls fail with it; see e1's log";
+    for (oplog_failing_ms, shown) in [(12_000, true), (0, false)] {
+        let mut facts = w.facts(1, w.claim_of_last_push(1), 1);
+        facts.condition = Condition { oplog_failing_ms, ..Condition::default() };
+        w.renew_with(facts);
+        assert_eq!(status_of(&w, 1).condition.oplog_failing_ms, oplog_failing_ms);
+        assert_eq!(trouble(&w, said), shown);
+        assert_eq!(why(&w, 0).contains(&said.to_owned()), shown);
+    }
+}
+
 /// R46, case 48: it is not silent, and an operator who is told so looks in the wrong place.
 #[test]
 fn whoever_talks_but_does_not_hear_is_shown_as_that() {
@@ -176,6 +192,28 @@ fn a_store_that_takes_no_writes_is_the_reason() {
     w.fail_next(CommitFailure::Unavailable("disk full".to_owned()));
     assert_eq!(why_unassigned(&w), "the store does not take the assignment: disk full");
     assert_eq!(w.core.status(w.now).troubles[0], "the store does not take writes: disk full");
+}
+
+/// Case 26: nobody is removed while the store takes no writes, and a dead executor does not look as if it served.
+#[test]
+fn whoever_has_lapsed_is_shown_as_that_with_what_keeps_it_from_being_removed() {
+    let mut w = World::new(8);
+    w.settle(&[1, 2]);
+    w.register(3);
+    w.prompt = false;
+    let ends = w.deadline(1);
+    w.pass_time(ends.since(w.now));
+    let releasing = w.releasing(1)[0];
+    let owned = w.core.state().shards().find(|(_, row)| row.state == ShardState::Owned(executor(1))).unwrap().0.0;
+    let shown = |w: &World, removal: &str| {
+        assert_eq!(status_of(w, 1).lease_remaining_ms, 0);
+        assert!(trouble(w, &format!("e1 is silent: its lease has lapsed; {removal}")));
+        assert_eq!(why(w, owned)[0], format!("e1 owns it at epoch 1; its lease has lapsed; {removal}"));
+        assert_eq!(why(w, releasing.0)[1], format!("the lease of e1 has lapsed; {removal}"));
+    };
+    shown(&w, "it is about to be removed, and its shards go to others");
+    w.fail_next(CommitFailure::Unavailable("disk full".to_owned()));
+    shown(&w, "it is removed, and its shards go to others, once the store takes writes again");
 }
 
 #[test]
