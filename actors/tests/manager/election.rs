@@ -3,7 +3,7 @@
 use crate::managers::{CALL, Manager, Managers, TTL, until};
 use crate::world::{Pushes, Scripted, local, refused};
 use leasehold_actors::manager::ElectionEnd;
-use leasehold_model::Refusal;
+use leasehold_model::{CallError, Refusal};
 use leasehold_persistence::cluster::Error as StoreError;
 use leasehold_persistence::cluster::memory::{Fault as StoreFault, Op};
 use leasehold_persistence::election::memory::Network;
@@ -280,29 +280,79 @@ async fn a_standby_with_another_shard_count_ends() {
     .await;
 }
 
-/// After a leadership has ended nothing of it pushes or answers, although pushes of it were waiting.
+/// Cases 14, 20: what was under way when a leadership ended is neither pushed nor answered any more: whether it was lost, or its process
+/// was told to stop and waits for its last write.
 #[tokio::test(start_paused = true)]
 async fn nothing_of_an_ended_leadership_is_pushed_or_answered() {
+    for told_to_stop in [false, true] {
+        local(async {
+            let w = Managers::new(2).await;
+            let executors = w.executors(2).await;
+            let (hidden, late) = (Scripted::new(3), Scripted::new(4));
+            hidden.pushes(Pushes::Drop);
+            w.network.place(&hidden);
+            w.network.place(&late);
+            let (front, old) = (w.all[0].front.clone(), w.all[0].manager_id());
+            hidden.register(&front).await.unwrap();
+            let watching = front.watch_routing_table().await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            assert!(hidden.received_of(old) > 1, "it is being pushed to again and again");
+            w.root.data().inject(Op::Commit, [StoreFault::DelayBefore(Duration::from_secs(2))]);
+            let ending = async {
+                sleep(10 * MS).await;
+                if told_to_stop {
+                    w.all[0].stop()
+                } else {
+                    w.root.revoke(w.root.places()[0].candidacy)
+                }
+                until("its end", 50 * MS, || !w.all[0].leads()).await;
+                let pushed = hidden.received_of(old);
+                for executor in &executors {
+                    assert!(matches!(refused(executor.renew(&front).await), Refusal::NotLeader { .. }));
+                }
+                w.led_by(1, TTL).await;
+                sleep(Duration::from_secs(3)).await;
+                assert_eq!(hidden.received_of(old), pushed, "told to stop: {told_to_stop}");
+            };
+            let (registered, ()) = tokio::join!(late.register(&front), ending);
+            assert!(registered.is_err(), "told to stop: {told_to_stop}: {registered:?}");
+            assert!(hidden.received_of(w.all[1].manager_id()) > 0, "its successor pushes");
+            let ended = futures::StreamExt::collect::<Vec<_>>(watching).await;
+            assert!(!ended.is_empty(), "the watch ended with the leadership");
+        })
+        .await;
+    }
+}
+
+/// R7, R10's kind: a grant that was being confirmed while the machine slept past the leadership's end does not leave.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_outlasted_the_leadership_in_a_sleep_is_not_granted() {
     local(async {
-        let w = Managers::new(2).await;
-        w.executors(2).await;
-        let hidden = Scripted::new(3);
-        hidden.pushes(Pushes::Drop);
-        w.network.place(&hidden);
-        hidden.register(&w.all[0].front).await.unwrap();
-        let watching = w.all[0].front.watch_routing_table().await.unwrap();
-        sleep(Duration::from_secs(1)).await;
-        assert!(!hidden.received().is_empty(), "it is being pushed to again and again");
-        w.root.revoke(w.root.places()[0].candidacy);
-        w.led_by(1, TTL).await;
-        hidden.pushes(Pushes::Prompt);
-        sleep(Duration::from_secs(1)).await;
-        let revision = w.root.data().peek().unwrap().revision;
-        let ended = futures::StreamExt::collect::<Vec<_>>(watching).await;
-        assert!(!ended.is_empty(), "the watch ended with the leadership");
-        assert!(hidden.claim().is_none_or(|claim| claim.manager != w.all[1].manager_id() || claim.applied <= revision));
+        let w = Managers::new(1).await;
+        let executors = w.executors(1).await;
+        let front = w.all[0].front.clone();
+        w.root.data().inject(Op::Confirm, [StoreFault::DelayAfter(200 * MS)]);
+        let slept = async {
+            sleep(100 * MS).await;
+            w.all[0].clock.sleep_machine(TTL);
+        };
+        let (renewed, ()) = tokio::join!(executors[0].renew(&front), slept);
+        assert!(matches!(renewed, Err(CallError::Unknown(_))), "{renewed:?}");
     })
     .await;
+}
+
+/// A process whose election ends without a word, by a panic or with its system, has no leadership left that could answer.
+#[tokio::test(start_paused = true)]
+async fn an_election_that_is_gone_takes_its_leadership_with_it() {
+    let (front, standing, executor) = local(async {
+        let w = Managers::new(1).await;
+        let executor = w.executors(1).await.remove(0);
+        (w.all[0].front.clone(), w.all[0].standing.clone(), executor)
+    })
+    .await;
+    assert!(standing.borrow().leadership().is_none());
+    assert!(executor.renew(&front).await.is_err());
 }
 
 /// Case 37: the store fitted when the standby joined, and does not when it is elected: it gives its place up and ends, saying both.

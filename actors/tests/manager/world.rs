@@ -59,7 +59,7 @@ struct State {
     claim: Option<Claim>,
     heard: GrantSeq,
     lease_ends: Option<Instant>,
-    received: Vec<Revision>,
+    received: Vec<(ManagerId, Revision)>,
 }
 
 impl Scripted {
@@ -88,7 +88,12 @@ impl Scripted {
     }
 
     pub fn received(&self) -> Vec<Revision> {
-        self.state.lock().unwrap().received.clone()
+        self.state.lock().unwrap().received.iter().map(|(_, revision)| *revision).collect()
+    }
+
+    /// How many pushes of this manager have reached it.
+    pub fn received_of(&self, manager: ManagerId) -> usize {
+        self.state.lock().unwrap().received.iter().filter(|(of, _)| *of == manager).count()
     }
 
     /// Whether it would admit work now, by its own copy of the lease.
@@ -164,7 +169,7 @@ impl ExecutorApi for Scripted {
         assert_eq!(push.key_hash, key_hash(&self.key), "R36: a push proves itself");
         let how = {
             let mut state = self.state.lock().unwrap();
-            state.received.push(push.set.revision);
+            state.received.push((push.set.manager, push.set.revision));
             let applies = !matches!(state.pushes, Pushes::Drop | Pushes::Silent | Pushes::Panic)
                 && state
                     .claim
