@@ -56,6 +56,8 @@ pub struct AgentCore {
     attempts: u32,
     /// The job that lost its place in the oplog and is decided anew, once.
     conflicted: Option<JobId>,
+    /// It was deleted here and nothing has begun a new life since.
+    gone: bool,
     /// What the agent can see of the world at the event in hand.
     moment: Moment,
 }
@@ -81,6 +83,7 @@ impl AgentCore {
             serial: 0,
             attempts: 0,
             conflicted: None,
+            gone: false,
             moment: Moment { now: Tick(0), gate: Err(Closed::NotReady) },
         }
     }
@@ -161,7 +164,9 @@ impl AgentCore {
 
     /// Begins what can be begun.
     fn advance(&mut self, out: &mut Vec<Effect>) {
+        self.stay_deleted(out);
         if self.phase == Phase::Dormant && !self.queue.is_empty() {
+            self.gone = false;
             self.enter(Phase::Claiming, out);
         }
         while self.phase == Phase::Idle {

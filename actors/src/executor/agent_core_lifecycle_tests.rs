@@ -89,6 +89,22 @@ fn a_deletion_of_unknown_outcome_is_repeated_at_the_same_index_and_then_admitted
     assert_eq!(bench.job(call("get", "", None)), [Claim], "nothing that was known is trusted");
 }
 
+/// A recovery may have found it running before; only a call begins it anew.
+#[test]
+fn a_deleted_agent_is_opened_or_deleted_again_without_beginning_anew() {
+    let mut bench = Bench::open();
+    assert_eq!(bench.job(Work::Delete), [delete(1)]);
+    assert_eq!(bench.job(Work::Open), []);
+    assert_eq!(bench.step(deleted()), [gone(2), gone(3)]);
+    assert_eq!(bench.job(Work::Open), [gone(4)]);
+    assert_eq!(bench.job(Work::Delete), [delete(1)], "storage is asked: it may have another owner");
+    assert_eq!(bench.step(deleted()), [gone(5)]);
+    assert_eq!(reason(&bench.job_at(LAPSED, Work::Delete)), "SHARDING_NOT_READY");
+    assert_eq!(bench.job(call("get", "", None)), [Claim]);
+    assert_eq!(bench.step(claimed(1, None)), [done(7, "0")]);
+    assert_eq!(bench.job(Work::Open), [gone(8)]);
+}
+
 #[test]
 fn a_store_that_takes_no_deletion_is_a_refusal() {
     let mut bench = Bench::open();

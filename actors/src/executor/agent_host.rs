@@ -16,7 +16,10 @@ use super::agent_type::{AgentType, AgentTypes};
 use super::ask::{Answered, Ask};
 use super::message::{AgentFenced, AgentStopped, CurrentLife, Fenced, Recover, Sweep};
 use super::recovery;
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
+use actix::{
+    Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseActFuture, ResponseFuture,
+    WrapFuture,
+};
 use leasehold_model::fence::{Admitted, Closed};
 use leasehold_model::message::{Invocation, InvocationAnswer};
 use leasehold_model::{AgentId, CallError, ExecutorName, Refusal, ShardEpoch, ShardId, Tick};
@@ -139,6 +142,10 @@ pub struct AgentHost {
     /// Agents that storage refused at this admission: not tried again under it (no hot error loop, case 8).
     latched: BTreeMap<AgentId, (Admitted, ShardEpoch)>,
     sweeps: Vec<SweepUnderWay>,
+    /// Recoveries under way.
+    recoveries: usize,
+    /// Agents that were deleted during one, which may have found them running before: it is not to begin them anew.
+    deleted: BTreeMap<AgentId, Admitted>,
     /// Agents at work, by when they began.
     busy: BTreeSet<(Tick, u64)>,
     /// Idle agents, the longest idle first.
@@ -158,6 +165,8 @@ impl AgentHost {
             held: BTreeMap::new(),
             latched: BTreeMap::new(),
             sweeps: Vec::new(),
+            recoveries: 0,
+            deleted: BTreeMap::new(),
             busy: BTreeSet::new(),
             idle: BTreeMap::new(),
             leaving: 0,
@@ -201,6 +210,16 @@ impl AgentHost {
                 return Err(Box::new((ask, refusal)));
             }
             self.latched.remove(agent);
+        }
+        if self.deleted.get(agent) == Some(&ask.admitted) {
+            match ask.run.work {
+                Work::Open => {
+                    ask.done();
+                    return Ok(());
+                }
+                Work::Invoke { .. } => drop(self.deleted.remove(agent)),
+                Work::Delete => {}
+            }
         }
         // A panic left it dead and its obituary is still on the way.
         if self.slots.get(agent).is_some_and(|slot| !slot.addr.connected()) {
@@ -303,8 +322,13 @@ impl AgentHost {
             self.busy.remove(&(began, instance));
         }
         self.settle(agent);
-        let idle = self.slots.get(agent).is_some_and(|slot| slot.idle.is_some());
-        if *deleted && idle && self.leaving < MAX_LEAVING {
+        let Some(slot) = self.slots.get(agent).filter(|_| *deleted) else { return };
+        let idle = slot.idle.is_some();
+        // What was asked of it behind the deletion may have begun it anew already.
+        if idle && self.recoveries > 0 && self.deleted.len() < self.parts.limits.agents {
+            self.deleted.insert(agent.clone(), slot.admitted);
+        }
+        if idle && self.leaving < MAX_LEAVING {
             self.let_go(agent);
         }
     }
@@ -494,12 +518,19 @@ impl Handler<Sweep> for AgentHost {
 }
 
 impl Handler<Recover> for AgentHost {
-    type Result = ResponseFuture<()>;
+    type Result = ResponseActFuture<Self, ()>;
 
     fn handle(&mut self, recover: Recover, ctx: &mut Self::Context) -> Self::Result {
+        self.recoveries += 1;
         self.held.extend(recover.shards.iter().copied());
         let limits = self.parts.limits;
-        Box::pin(recovery::recover(ctx.address(), self.parts.around.clone(), limits.recoveries, recover.shards))
+        let recovery = recovery::recover(ctx.address(), self.parts.around.clone(), limits.recoveries, recover.shards);
+        Box::pin(recovery.into_actor(self).map(|(), host, _| {
+            host.recoveries -= 1;
+            if host.recoveries == 0 {
+                host.deleted.clear();
+            }
+        }))
     }
 }
 

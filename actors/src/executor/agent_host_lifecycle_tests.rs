@@ -168,6 +168,35 @@ fn a_deletion_cut_short_by_a_crash_is_finished_by_the_next_owner() {
     });
 }
 
+/// The recovery has listed it, then it is deleted, then its turn comes.
+#[test]
+fn a_recovery_under_way_does_not_begin_a_deleted_agent_anew() {
+    paused(async {
+        let first = Rig::new();
+        for key in ["a", "b", "c"] {
+            first.add(key, 1).await;
+        }
+        let rig = Rig::with(Arc::new(first.store.handle()), 2, HostLimits { recoveries: 1, ..patient() });
+        let gate = Gate::default();
+        // "a" holds up the recovery after the list was read.
+        rig.store.script(Call::Claim, Fault::HoldBefore(gate.clone()));
+        let (host, shards) = (rig.host.clone(), vec![(SHARD, rig.epoch)]);
+        let recovery = tokio::task::spawn_local(async move { host.send(Recover { shards }).await.unwrap() });
+        settled().await;
+        for key in ["b", "c"] {
+            assert_eq!(refused(&rig.delete(key).await), "ok");
+        }
+        assert_eq!(rig.add("c", 5).await, json!(5), "a call does");
+        gate.release();
+        recovery.await.unwrap();
+        let listed = [("a", "idle"), ("c", "idle")].map(|(key, is)| (key.to_owned(), is));
+        assert_eq!(rig.list(None, 9).await.0, listed);
+        rig.add("b", 1).await;
+        rig.recover().await;
+        assert_eq!(rig.list(None, 9).await.0.len(), 3);
+    });
+}
+
 /// F5, case 30.
 #[test]
 fn a_stale_owners_deletion_removes_nothing_and_sends_the_caller_to_the_new_owner() {

@@ -37,6 +37,12 @@ impl Ask {
         (Self { admitted, run, home: home.clone() }, Pending { answer, home, deletion })
     }
 
+    /// Answers it as done, without an agent.
+    pub(super) fn done(self) {
+        // A caller that went away is answered in vain.
+        let _ = self.run.reply.send(Ok(Reply::default()));
+    }
+
     pub(super) fn refuse(self, refusal: Refusal) {
         // A caller that went away is refused in vain.
         let _ = self.run.reply.send(Err(refusal.into()));

@@ -24,6 +24,21 @@ impl AgentCore {
         false
     }
 
+    /// Does what is asked of a deleted agent and begins no new life: a recovery that found it running before, and another deletion.
+    pub(super) fn stay_deleted(&mut self, out: &mut Vec<Effect>) {
+        let begins_nothing = |job: &mut Job| matches!(job.work, Work::Open | Work::Delete);
+        while self.gone
+            && self.phase == Phase::Dormant
+            && let Some(job) = self.queue.pop_front_if(begins_nothing)
+        {
+            match self.gate(self.moment, &job) {
+                Ok(()) if job.work == Work::Delete => self.delete(job, out),
+                Ok(()) => out.push(Effect::Answer(job.id, Ok(Reply::default()))),
+                Err(refusal) => out.push(Effect::Answer(job.id, Err(refusal.into()))),
+            }
+        }
+    }
+
     pub(super) fn delete(&mut self, job: Job, out: &mut Vec<Effect>) {
         self.enter(Phase::Deleting(Box::new(Deletion { job, doubt: None })), out);
     }
@@ -32,6 +47,7 @@ impl AgentCore {
         let job = deletion.job.id;
         // Whatever became of it, what is known of the oplog is not to be trusted any more.
         self.phase = Phase::Dormant;
+        self.gone = answer.is_ok();
         let refused = match answer {
             Ok(()) => return out.push(Effect::Answer(job, Ok(Reply::default()))),
             Err(Error::Fenced { recorded, .. }) => {
