@@ -23,7 +23,7 @@ CREATE TABLE records (
     UNIQUE (cluster, agent)
     -- Room for the next version of a row beside it: an append then touches no index of this table.
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
-CREATE INDEX records_running ON records (cluster, shard, agent) WHERE state = 1;
+CREATE INDEX records_by_shard ON records (cluster, shard, state, agent);
 
 -- `kind`: 1 invocation, 2 snapshot.
 CREATE TABLE entries (

@@ -7,6 +7,7 @@ pub mod netns;
 mod pooler;
 mod postgres;
 mod process;
+mod proxy;
 mod redis;
 
 pub use certificates::Certificates;
@@ -14,4 +15,5 @@ pub use etcd::{Etcd, EtcdCluster, EtcdConfig, TlsFiles};
 pub use pooler::Pooler;
 pub use postgres::Postgres;
 pub use process::{Process, free_port, wait_until};
+pub use proxy::{Proxy, Relay};
 pub use redis::Redis;

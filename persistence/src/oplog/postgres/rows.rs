@@ -165,8 +165,11 @@ pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, r.executor AS held_
 pub(super) const RUNNING: &str = "SELECT agent FROM records \
      WHERE cluster = $1 AND shard = $2 AND state = 1 AND agent > $3 ORDER BY agent LIMIT $4";
 
-pub(super) const AGENTS: &str = "SELECT agent, state FROM records \
-     WHERE cluster = $1 AND shard = $2 AND state < 2 AND agent > $3 ORDER BY agent LIMIT $4";
+pub(super) const AGENTS: &str = "SELECT agent, state FROM (\
+     (SELECT agent, state FROM records WHERE cluster = $1 AND shard = $2 AND state = 0 AND agent > $3 ORDER BY agent LIMIT $4) \
+     UNION ALL \
+     (SELECT agent, state FROM records WHERE cluster = $1 AND shard = $2 AND state = 1 AND agent > $3 ORDER BY agent LIMIT $4)\
+     ) AS both_states ORDER BY agent LIMIT $4";
 
 pub(super) const RECORDED: &str = "SELECT epoch, executor FROM records WHERE cluster = $1 AND agent = $2";
 

@@ -26,7 +26,7 @@ mod values;
 use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Warning, Writer, check_writer};
 use async_trait::async_trait;
 use leasehold_model::secret::without_password;
-use leasehold_model::{AgentId, ClusterName, ShardId};
+use leasehold_model::{AgentId, ClusterName, InvalidValue, ShardId};
 use link::{Effect, Link, Place};
 use redis::{Client, Cmd, Script, ScriptInvocation};
 use std::collections::BTreeMap;
@@ -143,21 +143,9 @@ impl RedisOplogStore {
         format!("{}suspended:", self.prefix)
     }
 
-    /// Agents in the set of `shard` whose name begins with `set`.
-    async fn members(
-        &self,
-        set: &str,
-        shard: ShardId,
-        after: Option<&AgentId>,
-        limit: u32,
-    ) -> Result<Vec<AgentId>, Error> {
-        let after = after.map_or_else(|| "-".to_owned(), |agent| format!("({}", agent.as_str()));
-        let mut ask = Cmd::new();
-        ask.arg("ZRANGEBYLEX").arg(format!("{set}{}", shard.0)).arg(after).arg("+");
-        ask.arg("LIMIT").arg(0).arg(limit);
-        let place = format!("{}: shard {shard}", self.place.name);
-        let names: Vec<String> = self.link(shard).read(&ask, &place).await?;
-        names.into_iter().map(|name| AgentId::new(name).map_err(|error| corrupt(&place, error))).collect()
+    /// As `ZRANGEBYLEX` wants it.
+    fn beyond(after: Option<&AgentId>) -> String {
+        after.map_or_else(|| "-".to_owned(), |agent| format!("({}", agent.as_str()))
     }
 
     fn at_oplog(&self, agent: &AgentId) -> String {
@@ -258,16 +246,27 @@ impl OplogStore for RedisOplogStore {
     }
 
     async fn running(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<AgentId>, Error> {
-        self.members(&self.running_set(), shard, after, limit).await
+        let mut ask = Cmd::new();
+        ask.arg("ZRANGEBYLEX").arg(format!("{}{}", self.running_set(), shard.0)).arg(Self::beyond(after)).arg("+");
+        ask.arg("LIMIT").arg(0).arg(limit);
+        let place = format!("{}: shard {shard}", self.place.name);
+        let names: Vec<String> = self.link(shard).read(&ask, &place).await?;
+        names.into_iter().map(|name| AgentId::new(name).map_err(|error| corrupt(&place, error))).collect()
     }
 
     async fn agents(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<(AgentId, bool)>, Error> {
-        // One that changes between the two is running.
-        let suspended = self.members(&self.suspended_set(), shard, after, limit).await?;
-        let running = self.members(&self.running_set(), shard, after, limit).await?;
-        let mut all: BTreeMap<_, _> = suspended.into_iter().map(|agent| (agent, false)).collect();
-        all.extend(running.into_iter().map(|agent| (agent, true)));
-        Ok(all.into_iter().take(limit as usize).collect())
+        let mut call = scripts::LISTING.prepare_invoke();
+        call.key(format!("{}{}", self.suspended_set(), shard.0)).key(format!("{}{}", self.running_set(), shard.0));
+        call.arg(Self::beyond(after)).arg(limit);
+        let place = format!("{}: shard {shard}", self.place.name);
+        let told = self.link(shard).call(Effect::Reads, &call, &place).await?;
+        let names: Result<Vec<_>, _> = told.into_iter().map(String::from_utf8).collect();
+        let names = names.map_err(|error| corrupt(&place, error))?;
+        let Some((count, names)) = names.split_first() else { return Err(corrupt(&place, "no answer")) };
+        let suspended: usize = count.parse().map_err(|error| corrupt(&place, error))?;
+        let listed = names.iter().enumerate().map(|(at, name)| Ok((AgentId::new(name.as_str())?, at >= suspended)));
+        let listed: Result<BTreeMap<_, _>, InvalidValue> = listed.collect();
+        Ok(listed.map_err(|error| corrupt(&place, error))?.into_iter().take(limit as usize).collect())
     }
 
     async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error> {

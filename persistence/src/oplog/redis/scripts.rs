@@ -1,7 +1,8 @@
 //! The scripts: each call is one of them, and Redis runs one at a time.
 //!
 //! Keys: the record (a hash: epoch, executor, shard, state, base, next, snapshot), the entries (a hash by index), the idempotency keys (a
-//! hash to the index). The running agents of a shard are a sorted set of their own, and so are the suspended ones. Lua's numbers are floating: epochs are compared as texts of 19
+//! hash to the index). The running agents of a shard are a sorted set of their own, and so are the suspended ones. Lua's numbers are
+//! floating: epochs are compared as texts of 19
 //! digits, indexes as texts for equality. A script checks everything before its first write; a server that is full refuses that first
 //! one, so nothing is ever half written.
 
@@ -83,7 +84,8 @@ if not value then return {'hole', at} end
 return {'ok', at, value}
 ";
 
-/// F5. ARGV: the running set's name without its shard, the agent, the suspended set's name likewise, the expected index. Frees memory first, so that a server that is full does not refuse it.
+/// F5. ARGV: the running set's name without its shard, the agent, the suspended set's name likewise, the expected index. Frees
+/// memory first, so that a server that is full does not refuse it.
 const DELETE: &str = "
 if r[3] ~= '2' and r[4] ~= ARGV[6] then return {'next', r[4]} end
 redis.call('UNLINK', KEYS[2], KEYS[3])
@@ -102,6 +104,15 @@ redis.call('ZADD', ARGV[5] .. r[6], 0, ARGV[4])
 return {'ok'}
 ";
 
+/// Suspended and running agents of a shard, at one moment: the first ones' count, then both. KEYS: the two sets. ARGV: after whom, limit.
+const LIST: &str = "
+local suspended = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], '+', 'LIMIT', 0, ARGV[2])
+local found = {tostring(#suspended)}
+for _, agent in ipairs(suspended) do found[#found + 1] = agent end
+for _, agent in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT', 0, ARGV[2])) do found[#found + 1] = agent end
+return found
+";
+
 fn script(parts: &[&str]) -> Script {
     Script::new(&parts.concat())
 }
@@ -113,3 +124,4 @@ pub(super) static READING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, A
 pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, FIND]));
 pub(super) static DELETING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, DELETE]));
 pub(super) static SUSPENDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, SUSPEND]));
+pub(super) static LISTING: LazyLock<Script> = LazyLock::new(|| script(&[LIST]));
