@@ -6,7 +6,7 @@
 
 mod writes;
 
-use leasehold_harness::{Postgres, Process, free_port, wait_until};
+use leasehold_harness::{Pooler, Postgres, Process, free_port, wait_until};
 use leasehold_model::command::Command;
 use leasehold_model::state::ClusterState;
 use leasehold_model::{ClusterName, Revision, ShardEpoch, ShardId};
@@ -614,54 +614,20 @@ async fn a_write_that_was_found_not_to_have_landed_never_lands_later() {
     store.commit(&write).await.unwrap();
 }
 
-/// pgbouncer before the server.
-struct Pooler {
-    process: Process,
-    port: u16,
-}
-
-impl Pooler {
-    fn start(server: &Postgres, mode: &str, pool: u32) -> Self {
-        let port = free_port();
-        let config = server.folder().join(format!("{mode}-{pool}.ini"));
-        let text = format!(
-            "[databases]\nleasehold = host=127.0.0.1 port={} user=leasehold\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {pool}\nunix_socket_dir =\n",
-            server.port()
-        );
-        fs::write(&config, text).unwrap();
-        let mut command = Program::new("/usr/sbin/pgbouncer");
-        if is_root() {
-            // It refuses root, as PostgreSQL does. `setpriv` becomes the program, so that killing it kills the right one.
-            command = Program::new("setpriv");
-            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "/usr/sbin/pgbouncer"]);
-        }
-        command.arg("-q").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Process::start("pgbouncer", &mut command);
-        wait_until("pgbouncer listens", PATIENCE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Self { process, port }
-    }
-}
-
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_in_transaction_or_statement_mode_is_refused_and_one_in_session_mode_serves() {
     let server = Postgres::start();
-    for (mode, pool) in [("transaction", 5), ("statement", 5)] {
-        let pooler = Pooler::start(&server, mode, pool);
-        let error = PostgresClusterStore::open_with(&server.url_at(pooler.port), &cluster(), options()).await;
+    for mode in ["transaction", "statement"] {
+        let pooler = Pooler::start(&server, mode);
+        let error = PostgresClusterStore::open_with(&server.url_at(pooler.port()), &cluster(), options()).await;
         let error = error.expect_err("it would give the lock away");
         assert!(matches!(error, Error::Incompatible(_)), "{mode}: {error}");
         says(&error, &["pooler in transaction mode", "pool_mode = session"]);
-        drop(pooler.process);
+        drop(pooler);
     }
     assert_eq!(server.sql("SELECT to_regnamespace('leasehold') IS NULL"), "t", "nothing was written");
-    let pooler = Pooler::start(&server, "session", 5);
-    let (store, state) = filled_at(&server.url_at(pooler.port), options()).await;
+    let pooler = Pooler::start(&server, "session");
+    let (store, state) = filled_at(&server.url_at(pooler.port()), options()).await;
     assert_eq!(store.confirm_leadership().await, Ok(()));
     assert_eq!(load(&store).await, state);
 }

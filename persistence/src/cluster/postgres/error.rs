@@ -23,9 +23,12 @@ impl fmt::Display for Failed {
     }
 }
 
-/// With the SQLSTATE, if the server said one.
+/// The server's own words with its SQLSTATE, or the driver's. (The driver would add a line: of the server's source.)
 pub(crate) fn told(error: &sqlx::Error) -> String {
-    state(error).map_or_else(|| error.to_string(), |state| format!("{error} (SQLSTATE {state})"))
+    match (state(error), error.as_database_error()) {
+        (Some(state), Some(said)) => format!("{} (SQLSTATE {state})", said.message()),
+        _ => error.to_string(),
+    }
 }
 
 /// The SQLSTATE, if the server said one.
