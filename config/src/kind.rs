@@ -208,7 +208,12 @@ pub(crate) fn shared_storage(text: &str) -> Option<StorageUrl> {
 fn file_or_postgres(text: &str) -> Option<StorageUrl> {
     match text.split_once(':')? {
         ("memory", "") => Some(StorageUrl::Memory),
-        ("sqlite", path) if !path.is_empty() && !path.contains('\0') => Some(StorageUrl::Sqlite(path.into())),
+        // SQLite would take this name for a database in memory, which is spelled `memory:` here.
+        ("sqlite", ":memory:") => None,
+        ("sqlite", path) => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            (!path.is_empty() && !path.contains('\0')).then(|| StorageUrl::Sqlite(path.into()))
+        }
         ("postgres" | "postgresql", rest) if rest.len() > 2 && rest.starts_with("//") => {
             (!text.contains(char::is_control)).then(|| StorageUrl::Postgres(text.to_owned()))
         }
@@ -334,6 +339,26 @@ mod tests {
             ("http://localhost.example:9", false),
         ] {
             assert_eq!(BridgedApp { kind: "a".into(), url: url.into() }.is_local(), local, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_read_as_it_is_written_and_nothing_else_is_one() {
+        let sqlite = |path: &str| Some(StorageUrl::Sqlite(path.into()));
+        for (text, read) in [
+            ("memory:", Some(StorageUrl::Memory)),
+            ("sqlite:data/manager.db", sqlite("data/manager.db")),
+            ("sqlite://data/manager.db", sqlite("data/manager.db")),
+            ("sqlite:///a.db", sqlite("/a.db")),
+            ("etcd:http://a:1, https://b:2", Some(StorageUrl::Etcd(vec!["http://a:1".into(), "https://b:2".into()]))),
+        ] {
+            assert_eq!(shared_storage(text), read, "{text}");
+        }
+        let none =
+            ["", "memory", "memory:x", "sqlite:", "sqlite://", "sqlite::memory:", "mysql:x", "manager.db", "postgres:"];
+        let nor = ["postgres://", "etcd:", "etcd:127.0.0.1:2379", "etcd:http://a", "etcd:http://a:1,ftp://b:1"];
+        for text in none.into_iter().chain(nor) {
+            assert_eq!(shared_storage(text), None, "{text}");
         }
     }
 
