@@ -187,3 +187,41 @@ fn a_bridged_type_that_the_executor_has_itself_is_refused_at_start() {
         "{said}"
     );
 }
+
+#[test]
+fn agents_of_a_type_that_an_executor_does_not_know_wait_untouched_for_one_that_does() {
+    let place = Place::new();
+    let mut manager = place.manager_with(&[]);
+    let address = manager.address();
+    let app = App::start("0");
+    let mut knows = bridging(&place, &address, "executor-1", &app);
+    place.served(&address, 1);
+    for id in ["cart/a", "cart/b"] {
+        answered(&place, &address, &[id, "add", r#"{"item": "tea"}"#]);
+    }
+    knows.kill();
+    let mut ignorant = place.executor(&address, "executor-2", &[]);
+    let warned = |log: String| {
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let about = |line: &Value| line["level"] == "WARN" && line["kind"] == "cart";
+        lines.filter(about).map(|line| line["agents"].as_u64().unwrap()).sum::<u64>()
+    };
+    wait_for("the warning", || (warned(ignorant.log()) == 2).then_some(()));
+    let refused = invoke(&place, &address, &["cart/a", "show"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("agent type cart"), "{}", text(&refused.stderr));
+    let unloaded = ["cart/a", "cart/b"].map(|id| (id.to_owned(), "unloaded".to_owned()));
+    let mut all = listed(&place, &address);
+    all.sort();
+    assert_eq!(all, unloaded);
+    ignorant.terminate();
+    assert_eq!(ignorant.ended().code(), Some(0));
+    let _again = bridging(&place, &address, "executor-3", &app);
+    wait_for("the shards at the third executor", || {
+        place.owners(&address).to_string().contains("executor-3").then_some(())
+    });
+    assert_eq!(
+        answered(&place, &address, &["cart/a", "add", r#"{"item": "tea"}"#]),
+        json!({"item": "tea", "count": 2})
+    );
+}
