@@ -240,12 +240,16 @@ fn render_executors(executors: &[ExecutorStatus]) -> String {
 
 /// What an executor does, in a word or two. Without a lease it does nothing, whatever it did before.
 fn state_of(executor: &ExecutorStatus) -> String {
-    match executor {
+    let state = match executor {
         ExecutorStatus { superseded: true, .. } => "superseded".to_owned(),
         ExecutorStatus { lease_remaining_ms: 0, .. } => "lapsed".to_owned(),
         ExecutorStatus { draining: true, .. } => "draining".to_owned(),
         ExecutorStatus { lagging_ms: Some(lag), .. } => format!("catching up ({})", span(*lag)),
         ExecutorStatus { lagging_ms: None, .. } => "serving".to_owned(),
+    };
+    match executor.condition.oplog_failing_ms {
+        0 => state,
+        failing => format!("{state}, oplogs fail ({})", span(failing)),
     }
 }
 

@@ -238,10 +238,12 @@ async fn a_wedged_executor_shows_in_status_and_its_shards_can_be_moved() {
             let world = Rc::clone(&world);
             tokio::task::spawn_local(async move { world.increment("counter/x", 10 * LEASE).await })
         };
-        sleep(2 * LEASE).await;
-        assert!(a.admits_any(), "renewals go on");
-        let status = world.manager().status().await.unwrap();
-        assert!(status.troubles.iter().any(|trouble| trouble.contains("a looks wedged")), "{status:?}");
+        for (after, trouble) in [(LEASE / 2, "a looks wedged"), (LEASE * 3 / 2, "a cannot use its oplog store")] {
+            sleep(after).await;
+            assert!(a.admits_any(), "renewals go on");
+            let status = world.manager().status().await.unwrap();
+            assert!(status.troubles.iter().any(|told| told.contains(trouble)), "{status:?}");
+        }
         let b = world.executor("b", 2, 0);
         world.manager().set_draining("a".parse().unwrap(), true).await.unwrap();
         stuck.await.unwrap().unwrap();

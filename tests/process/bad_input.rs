@@ -16,6 +16,8 @@ fn an_unknown_key_names_the_nearest_known_one() {
     assert_eq!(output.status.code(), Some(78));
     let said = text(&output.stderr);
     assert!(said.contains("m.toml:2") && said.contains("lease.profile"), "{said}");
+    let output = place.manager(&["config", "check", "--set", "foo.bar=1"]);
+    assert!(!text(&output.stderr).contains("did you mean"), "{}", text(&output.stderr));
 }
 
 /// R14
@@ -141,6 +143,15 @@ fn bad_arguments_exit_with_64_and_say_what_is_accepted() {
         assert_eq!(output.status.code(), Some(64), "{args:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(says), "{args:?}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn an_argument_that_is_no_json_is_shown_with_what_the_parser_said() {
+    let output = Place::new().executor_command(&["invoke", "counter/a", "increment", "{bad"]);
+    assert_eq!(output.status.code(), Some(64));
+    let expected =
+        "argument: \"{bad\" is not accepted; expected one JSON value (key must be a string at line 1 column 2)";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod cluster;
 mod dev;
 mod distributed;
 mod distributed_refusals;
+mod full_disk;
 mod lifecycle;
 mod postgres;
 mod processes;

@@ -454,7 +454,6 @@ impl AgentCore {
                 self.latch(recorded, Some((running.job.id, running.doubt.is_some())), out)
             }
             Err(error) => {
-                self.turn_away(&error, out);
                 if retryable(&error) && self.wait(READ_BACK_ATTEMPTS, out) {
                     self.phase = Phase::ReadingBack(running);
                 } else {

@@ -477,27 +477,22 @@ fn an_append_that_is_not_there_is_repeated_unchanged() {
     assert_eq!(bench.get(), 5);
 }
 
-/// F7: while nobody can say, nothing else is done, and who waits is refused; then the caller is told so and the oplog is
-/// read anew, without a write: a disk may be full.
+/// F7: while nobody can say, nothing else is done; then the caller is told so and the oplog is read anew, without a write: a
+/// disk may be full.
 #[test]
 fn an_outcome_that_cannot_be_read_for_long_is_unknown_and_the_agent_starts_over() {
     let mut bench = Bench::open();
     bench.add(5, None);
     bench.step(Event::Appended(unknown()));
     assert_eq!(bench.job(call("get", "", None)), []);
-    for attempt in 1..READ_BACK_ATTEMPTS {
-        let effects = bench.step(Event::Page(unavailable()));
-        if attempt == APPEND_ATTEMPTS {
-            assert_eq!(reason(&effects), "STORE_UNAVAILABLE", "who waits");
-        }
-        assert!(matches!(effects.last(), Some(Wait(_))));
+    for _ in 1..READ_BACK_ATTEMPTS {
+        assert!(matches!(bench.step(Event::Page(unavailable())).as_slice(), [Wait(_)]));
         assert_eq!(bench.step(Event::Woke), [Read(EntryIndex(1), 1)]);
     }
     let effects = bench.step(Event::Page(unavailable()));
     assert_eq!((reason(&effects), &effects[1..]), ("unknown", &[Read(EntryIndex(1), 256)][..]));
-    assert_eq!(bench.job(call("get", "", None)), []);
     // It had landed: the agent knows.
-    assert_eq!(bench.step(Event::Page(Ok(vec![old(1, 5, None)]))), [Replayed(1), done(4, "5")]);
+    assert_eq!(bench.step(Event::Page(Ok(vec![old(1, 5, None)]))), [Replayed(1), done(3, "5")]);
 }
 
 /// F7: a store that says "unknown" to each write and reads well (a full disk): the caller hears what it said, readers go on.
