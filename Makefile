@@ -27,7 +27,8 @@ test: tools verify ## install what the checks need, then run every check
 # Only what is missing is installed. apt and cargo are asked for nothing else.
 tools: protoc
 	@scripts/install.sh curl:curl ca-certificates:/etc/ssl/certs/ca-certificates.crt etcd-server:etcd etcd-client:etcdctl \
-	  postgresql-15:/usr/lib/postgresql/15/bin/initdb pgbouncer:/usr/sbin/pgbouncer iproute2:ip iptables:iptables \
+	  postgresql-15:/usr/lib/postgresql/15/bin/initdb pgbouncer:/usr/sbin/pgbouncer \
+	  redis-server:redis-server redis-tools:redis-cli iproute2:ip iptables:iptables \
 	  systemd:systemd-analyze docker-compose:docker-compose
 	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked

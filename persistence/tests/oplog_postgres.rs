@@ -224,7 +224,7 @@ async fn loop_until_refused(store: &PostgresOplogStore, agent: &leasehold_model:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_somebody_has_locked_holds_nobody_else_up() {
     let server = Postgres::start();
-    let store = with(&server.url(), Settings::default()).await;
+    let store = with(&server.url(), Settings { writers: 1, ..Settings::default() }).await;
     for name in ["locked", "free-0", "free-1"] {
         fill(&*store, &agent(name), writer(5), 1).await;
     }

@@ -4,6 +4,7 @@
 mod bad_input;
 mod cluster;
 mod dev;
+mod oplogs;
 mod distributed;
 mod distributed_refusals;
 mod full_disk;
