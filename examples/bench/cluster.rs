@@ -8,7 +8,9 @@ use leasehold_actors::clock::GranterClock;
 use leasehold_actors::lease_key::{fresh, key_hash};
 use leasehold_actors::manager::{self, ExecutorLinks, ManagerHandle, ManagerMetrics, Running, Settings, Surroundings};
 use leasehold_model::command::{Command, Draft};
-use leasehold_model::message::{Inspection, LeaseKey, Push, PushAnswer, Registration, Renewal, Weight};
+use leasehold_model::message::{
+    Inspection, Invocation, InvocationAnswer, LeaseKey, Push, PushAnswer, Registration, Renewal, Weight,
+};
 use leasehold_model::plan::{Limits, plan};
 use leasehold_model::state::{ClusterState, Executor};
 use leasehold_model::{
@@ -16,7 +18,7 @@ use leasehold_model::{
 };
 use leasehold_persistence::ClusterStore;
 use leasehold_persistence::cluster::{Counters, SqliteClusterStore, Write};
-use leasehold_rpc::api::{ExecutorApi, ManagerApi};
+use leasehold_rpc::api::{ExecutorApi, InvokeApi, ManagerApi};
 use leasehold_rpc::server::{Limits as ServerLimits, serve_manager};
 use std::path::Path;
 use std::sync::Arc;
@@ -62,15 +64,30 @@ pub fn registration(number: usize) -> Result<Registration> {
 
 /// Applies every push, and counts them.
 #[derive(Default)]
-struct Obedient(Arc<AtomicU64>);
+pub struct Obedient(Arc<AtomicU64>);
+
+/// The claim of somebody who has applied what was pushed.
+pub fn applied(push: Push) -> PushAnswer {
+    let set = push.set;
+    let claim = Claim { manager: set.manager, applied: set.revision, shards: set.shards };
+    PushAnswer { applied: true, claim: Some(claim) }
+}
+
+/// Runs nothing.
+pub struct Idle;
+
+#[async_trait]
+impl InvokeApi for Idle {
+    async fn invoke(&self, _: Invocation, _: Duration) -> std::result::Result<InvocationAnswer, CallError> {
+        Err(CallError::Unreachable("executors of the benchmark run nothing".to_owned()))
+    }
+}
 
 #[async_trait]
 impl ExecutorApi for Obedient {
     async fn assign(&self, push: Push) -> std::result::Result<PushAnswer, CallError> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        let set = push.set;
-        let claim = Claim { manager: set.manager, applied: set.revision, shards: set.shards };
-        Ok(PushAnswer { applied: true, claim: Some(claim) })
+        Ok(applied(push))
     }
 
     async fn inspect(&self) -> std::result::Result<Inspection, CallError> {
@@ -82,6 +99,39 @@ impl ExecutorLinks for Obedient {
     fn link(&self, _: &Address) -> Arc<dyn ExecutorApi> {
         Arc::new(Self(Arc::clone(&self.0)))
     }
+}
+
+/// Starts the actors of a manager.
+pub async fn manage(
+    store: Arc<dyn ClusterStore>,
+    links: Arc<dyn ExecutorLinks>,
+    (shards, settle): (u32, Duration),
+) -> Result<ManagerHandle> {
+    let settings = Settings {
+        cluster: cluster_name()?,
+        shard_count: ShardCount::new(shards)?,
+        leader: leader::Settings { lease: lease()?, settle, max_moves: 1024 },
+        push_deadline: Duration::from_secs(5),
+        store_patience: Duration::from_secs(60),
+    };
+    let metrics = ManagerMetrics::register(&mut prometheus_client::registry::Registry::default());
+    let with = Surroundings { links, clock: Arc::new(GranterClock), metrics };
+    let Running { handle, .. } = manager::start(settings, store, with).await?;
+    Ok(handle)
+}
+
+/// Waits until every shard is owned and every executor has its set.
+pub async fn settled(handle: &ManagerHandle) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        let status = handle.status().await?;
+        let lagging = status.executors.iter().any(|executor| executor.lagging_ms.is_some());
+        if status.totals.owned == status.shard_count.get() && !lagging {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Err("the cluster does not settle".into())
 }
 
 /// A manager that serves.
@@ -98,40 +148,26 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Takes over the store at `path`. A cold cluster waits for `settle`.
+    /// Takes over the SQLite store at `path`, with executors that apply every push. A cold cluster waits for `settle`.
     pub async fn start(path: &Path, shards: u32, settle: Duration) -> Result<Self> {
         let store = SqliteClusterStore::open(path).await?;
         let counters = store.counters();
-        let settings = Settings {
-            cluster: cluster_name()?,
-            shard_count: ShardCount::new(shards)?,
-            leader: leader::Settings { lease: lease()?, settle, max_moves: 1024 },
-            push_deadline: Duration::from_secs(5),
-            store_patience: Duration::from_secs(60),
-        };
-        let metrics = ManagerMetrics::register(&mut prometheus_client::registry::Registry::default());
+        Self::on(Arc::new(store), counters, (shards, settle)).await
+    }
+
+    /// The same on any store, which counts in `counters`.
+    pub async fn on(
+        store: Arc<dyn ClusterStore>,
+        counters: Arc<Counters>,
+        (shards, settle): (u32, Duration),
+    ) -> Result<Self> {
         let pushed = Arc::<AtomicU64>::default();
-        let with =
-            Surroundings { links: Arc::new(Obedient(Arc::clone(&pushed))), clock: Arc::new(GranterClock), metrics };
-        let Running { handle, .. } = manager::start(settings, Arc::new(store), with).await?;
+        let links = Arc::new(Obedient(Arc::clone(&pushed)));
+        let handle = manage(store, links, (shards, settle)).await?;
         let (listener, address) = listener().await?;
         let api: Arc<dyn ManagerApi> = Arc::new(handle.clone());
         let server = Serving::start(|stop| serve_manager(listener, api, ServerLimits::default(), stop));
         Ok(Self { handle, address, counters, pushed, server })
-    }
-
-    /// Waits until every shard is owned and every executor has its set.
-    pub async fn settled(&self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            let status = self.handle.status().await?;
-            let lagging = status.executors.iter().any(|executor| executor.lagging_ms.is_some());
-            if status.totals.owned == status.shard_count.get() && !lagging {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        Err("the cluster does not settle".into())
     }
 
     pub async fn stop(self) -> Result<()> {
@@ -153,6 +189,11 @@ impl Member {
     pub fn new(id: ExecutorId, key: LeaseKey, grant: Grant) -> Self {
         let heard = AtomicU64::new(grant.seq.0);
         Self { id, key, grant, heard }
+    }
+
+    /// The same after another grant.
+    pub fn with(self, grant: Grant) -> Self {
+        Self::new(self.id, self.key, grant)
     }
 
     /// What it says next; each answer that it gets is one grant more.
@@ -187,7 +228,7 @@ pub async fn populate(manager: &Manager, executors: usize) -> Result<Vec<Member>
     let registrations = (0..executors).map(registration).collect::<Result<Vec<_>>>()?;
     let register = registrations.iter().map(|registration| manager.handle.register(registration.clone()));
     let grants = futures::future::try_join_all(register).await?;
-    manager.settled().await?;
+    settled(&manager.handle).await?;
     let mut members = Vec::new();
     for (registration, grant) in registrations.into_iter().zip(grants) {
         let mut member = Member::new(registration.executor, registration.lease_key, grant);

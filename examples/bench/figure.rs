@@ -1,6 +1,6 @@
 //! What is measured, in which unit, and what it must be.
 
-use crate::{admission, memory, oplogs, placement, processes, renewals, requests};
+use crate::{admission, etcd, failover, memory, oplogs, placement, processes, pushes, renewals, requests};
 use futures::future::LocalBoxFuture;
 use leasehold::cli::table;
 
@@ -71,6 +71,13 @@ pub const FIGURES: &[Figure] = &[
     figure!("grouped_append_sqlite", "appends/s", Bound::RatioAtLeast(5.0), oplogs::grouped),
     figure!("manager_bytes_per_shard", "bytes", Bound::AtMost(64.0), memory::per_shard),
     figure!("manager_bytes_per_executor", "bytes", Bound::AtMost(2048.0), memory::per_executor),
+    figure!("renewal_vs_state_cas_etcd", "renewals/s", Bound::RatioAtLeast(20.0), etcd::renewals_against_state_cas),
+    figure!("etcd_revisions_per_10k_renewals", "revisions", Bound::AtMost(0.0), etcd::revisions),
+    figure!("first_assignment_bytes", "bytes", Bound::RatioAtMost(1.5), etcd::assignment_bytes),
+    figure!("first_assignment_time", "ms", Bound::RatioAtMost(2.0), etcd::assignment_time),
+    figure!("failover_kill_s", "s", Bound::AtMost(failover::TTL_S + 0.5), failover::killed),
+    figure!("failover_graceful_ms", "ms", Bound::AtMost(100.0), failover::stopped),
+    figure!("push_p99_ms", "ms", Bound::AtMost(20.0), pushes::p99_beyond_bare),
     figure!("dev_rss_mib", "MiB", Bound::AtMost(150.0), processes::dev_resident),
 ];
 

@@ -6,12 +6,15 @@
 
 mod admission;
 mod cluster;
+mod etcd;
+mod failover;
 mod figure;
 mod load;
 mod memory;
 mod oplogs;
 mod placement;
 mod processes;
+mod pushes;
 mod renewals;
 mod requests;
 mod rounds;

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Builds `shard-manager` (which `cargo run --example` does not) and says where it is.
-fn binary() -> Result<PathBuf> {
+pub fn binary() -> Result<PathBuf> {
     eprintln!("  building the release binary of shard-manager, if it is not there yet …");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // With the example, so that nothing is built a second time with other features.
@@ -35,15 +35,15 @@ fn binary() -> Result<PathBuf> {
 }
 
 /// A process that does not outlive the benchmark.
-struct Process(Child);
+pub struct Process(Child);
 
 impl Process {
-    fn start(command: &mut Command) -> Result<Self> {
+    pub fn start(command: &mut Command) -> Result<Self> {
         Ok(Self(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 
     /// Asks it to end, and waits.
-    fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.0), Signal::TERM)?;
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -92,7 +92,7 @@ fn serve(binary: &Path, store: &Path, address: &Address) -> Result<Process> {
 }
 
 /// A port that was free a moment ago.
-fn free_address() -> Result<Address> {
+pub fn free_address() -> Result<Address> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     Ok(Address::new(listener.local_addr()?.to_string())?)
 }

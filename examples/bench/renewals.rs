@@ -4,8 +4,10 @@ use crate::cluster::{Manager, Member, folder, lease, populate};
 use crate::figure::{Measured, Result};
 use crate::load::{Serving, clients, listener, rate};
 use crate::rounds::{in_turns, median};
-use crate::state_cas::{Form, StateCas};
+use crate::state_cas::{Form, Place, StateCas};
 use leasehold_model::Address;
+use leasehold_persistence::ClusterStore;
+use leasehold_persistence::cluster::Counters;
 use leasehold_rpc::api::ManagerApi;
 use leasehold_rpc::baseline::{BareClient, BareServer};
 use leasehold_rpc::server::{Limits, serve_manager};
@@ -17,11 +19,10 @@ const EXECUTORS: usize = 1000;
 const SHARDS: u32 = 1024;
 const CONNECTIONS: usize = 64;
 const ROUNDS: usize = 11;
-const SPAN: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Executors that renew with one server.
-struct Fleet {
+pub struct Fleet {
     members: Arc<Vec<Member>>,
     clients: Arc<Vec<BareClient>>,
 }
@@ -32,7 +33,7 @@ impl Fleet {
     }
 
     /// Renewals per second. Each executor waits for its answer before it renews again.
-    async fn rate(&self, span: Duration) -> Result<f64> {
+    pub async fn rate(&self, span: Duration) -> Result<f64> {
         let (members, clients) = (Arc::clone(&self.members), Arc::clone(&self.clients));
         rate(self.members.len(), span, move |executor| {
             let (members, clients) = (Arc::clone(&members), Arc::clone(&clients));
@@ -49,7 +50,7 @@ impl Fleet {
 
 impl Fleet {
     /// How many renewals were answered in a round of so long.
-    async fn renewals_within(&self, span: Duration) -> Result<f64> {
+    pub async fn renewals_within(&self, span: Duration) -> Result<f64> {
         let heard = || self.members.iter().map(Member::heard).sum::<u64>();
         let before = heard();
         self.rate(span).await?;
@@ -58,29 +59,45 @@ impl Fleet {
 }
 
 /// The manager with its executors.
-struct Subject {
+pub struct Subject {
     manager: Manager,
     members: Arc<Vec<Member>>,
-    fleet: Fleet,
-    folder: TempDir,
+    /// They renew.
+    pub fleet: Fleet,
 }
 
+/// How long a round is.
+pub const SPAN: Duration = Duration::from_millis(500);
+
 impl Subject {
-    async fn start() -> Result<Self> {
-        let folder = folder()?;
-        let manager = Manager::start(&folder.path().join("manager.db"), SHARDS, SETTLE).await?;
+    /// On SQLite, in `folder`.
+    async fn start(folder: &TempDir) -> Result<Self> {
+        Self::of(Manager::start(&folder.path().join("manager.db"), SHARDS, SETTLE).await?).await
+    }
+
+    /// On any store, which counts in `counters`.
+    pub async fn on(store: Arc<dyn ClusterStore>, counters: Arc<Counters>) -> Result<Self> {
+        Self::of(Manager::on(store, counters, (SHARDS, SETTLE)).await?).await
+    }
+
+    async fn of(manager: Manager) -> Result<Self> {
         let members = Arc::new(populate(&manager, EXECUTORS).await?);
         let fleet = Fleet::connect(&members, &manager.address).await?;
-        Ok(Self { manager, members, fleet, folder })
+        Ok(Self { manager, members, fleet })
+    }
+
+    /// Ends it.
+    pub async fn stop(self) -> Result<()> {
+        drop(self.fleet);
+        self.manager.stop().await
     }
 
     /// The other manager, with executors of its own that are as these.
-    async fn state_cas(&self, form: Form) -> Result<(Arc<StateCas>, Serving, Fleet)> {
+    pub async fn state_cas(&self, place: Place, form: Form) -> Result<(Arc<StateCas>, Serving, Fleet)> {
         let published = self.manager.handle.published();
         let state = Arc::clone(&published.state);
-        let path = self.folder.path().join(format!("state-cas-{form:?}.db"));
-        let api = StateCas::open(&path, state, published.table(), (&self.members, lease()?, form)).await?;
-        let (api, (listener, address)) = (Arc::new(api), listener().await?);
+        let api = Arc::new(StateCas::new(place, state, published.table(), (&self.members, lease()?, form)));
+        let (listener, address) = listener().await?;
         let served: Arc<dyn ManagerApi> = Arc::clone(&api) as Arc<dyn ManagerApi>;
         let server = Serving::start(|stop| serve_manager(listener, served, Limits::default(), stop));
         let copies = self.members.iter().map(|member| {
@@ -104,9 +121,11 @@ impl Subject {
 
 /// `renewal_vs_state_cas_sqlite`. Beside it stands on standard error what else ran in the same rounds.
 pub async fn against_state_cas() -> Result<Measured> {
-    let subject = Subject::start().await?;
-    let (json, json_server, baseline) = subject.state_cas(Form::Json).await?;
-    let (packed, packed_server, tighter) = subject.state_cas(Form::Packed).await?;
+    let folder = folder()?;
+    let place = async |name: &str| Place::sqlite(&folder.path().join(name)).await;
+    let subject = Subject::start(&folder).await?;
+    let (json, json_server, baseline) = subject.state_cas(place("json.db").await?, Form::Json).await?;
+    let (packed, packed_server, tighter) = subject.state_cas(place("packed.db").await?, Form::Packed).await?;
     let (bare_server, bare) = subject.bare().await?;
     let (mut packed_rates, mut bare_rates) = (Vec::new(), Vec::new());
     let others = async || {
@@ -124,21 +143,20 @@ pub async fn against_state_cas() -> Result<Measured> {
     for server in [json_server, packed_server, bare_server] {
         server.stop().await?;
     }
-    drop(subject.fleet);
-    subject.manager.stop().await?;
+    subject.stop().await?;
     Ok(measured)
 }
 
 /// `renewal_vs_bare_tonic`.
 pub async fn against_bare_tonic() -> Result<Measured> {
-    let subject = Subject::start().await?;
+    let folder = folder()?;
+    let subject = Subject::start(&folder).await?;
     let (server, baseline) = subject.bare().await?;
     let measured =
         in_turns(ROUNDS, async || subject.fleet.rate(SPAN).await, async || bare_rate(&baseline).await).await?;
     drop(baseline);
     server.stop().await?;
-    drop(subject.fleet);
-    subject.manager.stop().await?;
+    subject.stop().await?;
     Ok(measured)
 }
 
@@ -152,8 +170,10 @@ async fn bare_rate(fleet: &Fleet) -> Result<f64> {
 
 /// `durable_writes_per_renewal`: the store's own count, against one for each renewal of the manager that writes its state.
 pub async fn durable_writes() -> Result<Measured> {
-    let subject = Subject::start().await?;
-    let (api, server, baseline) = subject.state_cas(Form::Packed).await?;
+    let folder = folder()?;
+    let subject = Subject::start(&folder).await?;
+    let place = Place::sqlite(&folder.path().join("packed.db")).await?;
+    let (api, server, baseline) = subject.state_cas(place, Form::Packed).await?;
     let before = (subject.manager.counters.read(), api.writes());
     // Counted, not taken from the rate: whoever waits when the time is over is answered after it.
     let renewals = subject.fleet.renewals_within(SPAN).await?;
@@ -162,7 +182,6 @@ pub async fn durable_writes() -> Result<Measured> {
     let by_others = api.writes() - before.1;
     drop(baseline);
     server.stop().await?;
-    drop(subject.fleet);
-    subject.manager.stop().await?;
+    subject.stop().await?;
     Ok(Measured { value: written as f64 / renewals, baseline: by_others as f64 / others })
 }

@@ -1,7 +1,7 @@
 //! The manager that Leasehold is measured against: it keeps deadlines in its stored state, and writes that state whole, by
 //! compare-and-swap, for each renewal. Nothing else holds it up: one writer that never loses a race, one prepared UPDATE
-//! of a blob guarded by its version, WAL, `synchronous = FULL`, the same gRPC in front. It cannot group: each write is conditional
-//! on the one before.
+//! of a blob guarded by its version (WAL, `synchronous = FULL`) or one transaction of etcd, the same gRPC in front. It cannot group: each
+//! write is conditional on the one before.
 //!
 //! Two forms of the blob. [`Form::Json`] is a document with the columns of our own rows, as our own store on etcd keeps its values: an operator can
 //! read it and the next version can extend it. [`Form::Packed`] has the same facts with nothing between them, in a third of the
@@ -10,6 +10,7 @@
 use crate::cluster::Member;
 use crate::figure::Result;
 use async_trait::async_trait;
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use futures::stream::BoxStream;
 use leasehold_model::message::{ClusterStatus, Deregistration, Registration, Renewal, RoutingTable, ShardExplanation};
 use leasehold_model::state::{ClusterState, Executor, Shard, ShardState};
@@ -46,19 +47,31 @@ pub struct StateCas {
 }
 
 struct Stored {
-    connection: SqliteConnection,
-    version: i64,
+    place: Place,
     deadlines: HashMap<ExecutorId, u64>,
 }
 
-impl StateCas {
-    /// Serves `members` of `state` from a new file at `path`.
-    pub async fn open(
-        path: &Path,
-        state: Arc<ClusterState>,
-        table: Arc<RoutingTable>,
-        (members, ttl, form): (&[Member], Ttl, Form),
-    ) -> Result<Self> {
+/// Where the blob is, guarded by its version.
+pub enum Place {
+    /// A row of a SQLite file.
+    Sqlite {
+        /// Nobody else's.
+        connection: Box<SqliteConnection>,
+        /// Of the last write.
+        version: i64,
+    },
+    /// A key of an etcd.
+    Etcd {
+        /// Nobody else's.
+        client: Box<etcd_client::Client>,
+        /// The key's revision of modification; 0 before the first write.
+        version: i64,
+    },
+}
+
+impl Place {
+    /// A new SQLite file at `path`.
+    pub async fn sqlite(path: &Path) -> Result<Self> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -69,9 +82,49 @@ impl StateCas {
             .execute(&mut connection)
             .await?;
         sqlx::raw_sql("INSERT INTO state VALUES (1, 0, x'')").execute(&mut connection).await?;
+        Ok(Self::Sqlite { connection: Box::new(connection), version: 0 })
+    }
+
+    /// A key of the etcd at `endpoint` that nobody has yet.
+    pub async fn etcd(endpoint: &str) -> Result<Self> {
+        Ok(Self::Etcd { client: Box::new(etcd_client::Client::connect([endpoint], None).await?), version: 0 })
+    }
+
+    /// Replaces the blob; says how that failed.
+    async fn replace(&mut self, body: Vec<u8>) -> std::result::Result<(), String> {
+        let replaced = match self {
+            Self::Sqlite { connection, version } => {
+                let update = "UPDATE state SET body = ?, version = version + 1 WHERE id = 1 AND version = ?";
+                let done = sqlx::query(update).bind(body).bind(*version).execute(&mut **connection).await;
+                *version += 1;
+                done.map_err(|error| error.to_string())?.rows_affected() == 1
+            }
+            Self::Etcd { client, version } => {
+                let unchanged = Compare::mod_revision(STATE_KEY, CompareOp::Equal, *version);
+                let txn = Txn::new().when([unchanged]).and_then([TxnOp::put(STATE_KEY, body, None)]);
+                let done = client.txn(txn).await.map_err(|error| error.to_string())?;
+                *version = done.header().map_or(0, etcd_client::ResponseHeader::revision);
+                done.succeeded()
+            }
+        };
+        if replaced { Ok(()) } else { Err("another writer".to_owned()) }
+    }
+}
+
+/// The blob's key on etcd.
+const STATE_KEY: &str = "/state-cas";
+
+impl StateCas {
+    /// Serves `members` of `state` from `place`.
+    pub fn new(
+        place: Place,
+        state: Arc<ClusterState>,
+        table: Arc<RoutingTable>,
+        (members, ttl, form): (&[Member], Ttl, Form),
+    ) -> Self {
         let grants = members.iter().map(|member| (member.renewal().executor, member.grant.clone())).collect();
-        let stored = Stored { connection, version: 0, deadlines: HashMap::new() };
-        Ok(Self { form, state, grants, table, ttl, stored: Mutex::new(stored), writes: AtomicU64::new(0) })
+        let stored = Mutex::new(Stored { place, deadlines: HashMap::new() });
+        Self { form, state, grants, table, ttl, stored, writes: AtomicU64::new(0) }
     }
 
     /// The bytes of one write.
@@ -85,18 +138,8 @@ impl StateCas {
     }
 
     async fn write(&self, stored: &mut Stored) -> std::result::Result<(), CallError> {
-        let unknown = |error: sqlx::Error| CallError::Unknown(error.to_string());
         let body = self.form.encode(&self.state, &stored.deadlines);
-        let done = sqlx::query("UPDATE state SET body = ?, version = version + 1 WHERE id = 1 AND version = ?")
-            .bind(body)
-            .bind(stored.version)
-            .execute(&mut stored.connection)
-            .await
-            .map_err(unknown)?;
-        if done.rows_affected() != 1 {
-            return Err(CallError::Unknown("another writer".to_owned()));
-        }
-        stored.version += 1;
+        stored.place.replace(body).await.map_err(CallError::Unknown)?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -192,7 +235,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Everything, with nothing between the fields.
-fn packed(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
+pub fn packed(state: &ClusterState, deadlines: &HashMap<ExecutorId, u64>) -> Vec<u8> {
     let mut body = Vec::with_capacity(state.executors().len() * 128 + state.shard_count.get() as usize * 32);
     let text = |body: &mut Vec<u8>, text: &str| {
         body.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
