@@ -94,8 +94,8 @@ key!(
     "store.url",
     Kind::SharedStorage("PATH"),
     "sqlite:leasehold-data/manager.db",
-    "Where the manager keeps its state: a file of this machine, or a PostgreSQL server (its password rather in PGPASSWORD \
-     or a passfile than here). memory: forgets everything when the process ends."
+    "Where the manager keeps its state: a file of this machine, or a PostgreSQL server (?sslmode=verify-full&sslrootcert=FILE \
+     for TLS; its password rather in a passfile or PGPASSWORD than here; docs/operations.md). memory: forgets everything when the process ends."
 );
 key!(
     REQUEST_TIMEOUT,

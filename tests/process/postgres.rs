@@ -229,3 +229,30 @@ fn a_full_disk_under_postgresql_keeps_a_registration_waiting_and_ends_nobody() {
     place.served(&address, 1);
     assert!(running.is_running() && executor.is_running());
 }
+
+/// docs/operations.md, "Backup and restore", with its very commands.
+#[test]
+fn a_dump_that_was_made_while_the_manager_ran_is_restored_and_led_on_from() {
+    let (place, server) = (Place::new(), Postgres::start());
+    let mut first = manager(&place, &server);
+    let address = first.address();
+    let _executor = place.executor(&address, "executor-1", &[]);
+    place.served(&address, 1);
+    let before = place.owners(&address);
+    let dump = place.path().join("manager.dump");
+    let run = |program: &str, args: &[&str]| {
+        let output = std::process::Command::new(program).args(args).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", text(&output.stderr));
+    };
+    let url = server.url();
+    let file = format!("--file={}", dump.display());
+    run("pg_dump", &["--schema=leasehold", "--format=custom", &file, &url]);
+    first.terminate();
+    assert!(first.ended().success(), "{}", first.log());
+    server.sql("UPDATE leasehold.shards SET epoch = epoch + 5");
+    run("pg_restore", &["--clean", "--if-exists", &format!("--dbname={url}"), &dump.display().to_string()]);
+    let mut next = place.manager_at(&address, &["--set", &format!("store.url={url}")]);
+    assert_eq!(next.address(), address);
+    place.served(&address, 1);
+    assert_eq!(place.owners(&address), before);
+}
