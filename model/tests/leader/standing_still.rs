@@ -44,12 +44,14 @@ impl World {
     }
 }
 
+/// What happens first after a standstill.
+type Comes = fn(&mut World);
+
 /// L2, case 2: stopped for three leases, whatever is first in the mailbox when it wakes.
 #[test]
 fn whatever_comes_first_after_a_standstill_nobody_is_reaped_for_it() {
-    let timer: fn(&mut World) = World::timer;
-    let first: [(&str, fn(&mut World)); 9] = [
-        ("the timer", timer),
+    let first: [(&str, Comes); 9] = [
+        ("the timer", World::timer),
         ("a renewal", |w| {
             let _ = w.renew(1);
         }),
