@@ -18,8 +18,18 @@ pub(super) async fn load(
     cluster: &ClusterName,
     shard_count: ShardCount,
 ) -> Result<(ClusterState, Seen), Error> {
+    load_as_of(wire, cluster, shard_count, || wire.look()).await
+}
+
+/// As [`load`], of the revision that `look` says, which is asked anew when that is compacted meanwhile.
+async fn load_as_of<F: Future<Output = Result<Seen, Error>>>(
+    wire: &Wire,
+    cluster: &ClusterName,
+    shard_count: ShardCount,
+    look: impl Fn() -> F,
+) -> Result<(ClusterState, Seen), Error> {
     for _ in 0..MAX_BEGINNINGS {
-        let seen = wire.look().await?;
+        let seen = look().await?;
         if !seen.leads {
             return Err(not_ours());
         }
@@ -93,3 +103,36 @@ fn assemble(keys: &Keys, head: Head, executors: Pairs, chunks: Pairs) -> Result<
 
 const CHUNK: u32 = 1024;
 const _: () = assert!(CHUNK as usize == leasehold_model::state::CHUNK);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::etcd::wire::Traffic;
+    use crate::etcd::{EtcdConnection, EtcdOptions};
+    use leasehold_harness::Etcd;
+    use std::cell::RefCell;
+    use std::future::ready;
+
+    /// What the state is read at is compacted between the look at the head and the pages, once or for ever.
+    #[tokio::test]
+    async fn a_load_whose_revision_is_compacted_under_it_begins_anew_and_not_for_ever() {
+        let etcd = Etcd::start();
+        let options = EtcdOptions { endpoints: etcd.endpoints(), ..EtcdOptions::default() };
+        let cluster = ClusterName::new("a").unwrap();
+        let connection = EtcdConnection::open(options).await.unwrap();
+        let wire = Wire { connection, keys: Keys::of(&cluster), leader: None, traffic: Traffic::default() };
+        let count = ShardCount::new(8).unwrap();
+        let stale = wire.look().await.unwrap();
+        etcd.ctl(&["put", "/elsewhere", "1"]);
+        wire.compact(wire.look().await.unwrap().at).await.unwrap();
+
+        let looks = RefCell::new(vec![wire.look().await.unwrap(), stale.clone(), stale.clone()]);
+        let look = || ready(Ok(looks.borrow_mut().pop().expect("no more than three looks")));
+        let (state, seen) = load_as_of(&wire, &cluster, count, look).await.unwrap();
+        assert_eq!(state, ClusterState::empty(cluster.clone(), count));
+        assert!(looks.borrow().is_empty() && seen.at > stale.at, "{seen:?}");
+
+        let told = load_as_of(&wire, &cluster, count, || ready(Ok(stale.clone()))).await.unwrap_err();
+        assert!(matches!(&told, Error::Unavailable(why) if why.contains("compacted under 8 attempts")), "{told}");
+    }
+}

@@ -15,7 +15,7 @@ const EXECUTORS_A_PAGE: i64 = 512;
 const MAX_ANSWER: usize = 16 << 20;
 
 /// What stands in the way of a write, or what a look found.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Seen {
     /// Whether the leader's key is the one that was created by our election.
     pub leads: bool,
