@@ -68,6 +68,8 @@ pub const FIGURES: &[Figure] = &[
     figure!("routing_table_per_s", "tables/s", Bound::RatioAtLeast(0.6), requests::routing_tables),
     figure!("port_open_ms", "ms", Bound::AtMost(50.0), processes::port_open),
     figure!("fenced_append_sqlite", "appends/s", Bound::RatioAtLeast(0.95), oplogs::fenced),
+    figure!("fenced_append_postgres", "appends/s", Bound::RatioAtLeast(0.95), oplogs::fenced_postgres),
+    figure!("fenced_append_redis", "appends/s", Bound::RatioAtLeast(0.9), oplogs::fenced_redis),
     figure!("grouped_append_sqlite", "appends/s", Bound::RatioAtLeast(5.0), oplogs::grouped),
     figure!("manager_bytes_per_shard", "bytes", Bound::AtMost(64.0), memory::per_shard),
     figure!("manager_bytes_per_executor", "bytes", Bound::AtMost(2048.0), memory::per_executor),

@@ -1,12 +1,16 @@
-//! Oplogs on SQLite: what the fence costs, and what grouping brings.
+//! Oplogs: what the fence costs on each store, and what grouping brings.
 
 use crate::cluster::folder;
 use crate::figure::{Measured, Result};
 use crate::rounds::in_turns;
-use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
+use leasehold_harness::{Postgres, Redis};
+use leasehold_model::{AgentId, ClusterName, ExecutorId, ShardEpoch, ShardId};
 use leasehold_persistence::OplogStore;
 use leasehold_persistence::oplog::sqlite::Settings;
-use leasehold_persistence::oplog::{Append, EntryIndex, EntryKind, NewEntry, SqliteOplogStore, Writer};
+use leasehold_persistence::oplog::{
+    Append, EntryIndex, EntryKind, NewEntry, PostgresOplogStore, RedisOplogStore, SqliteOplogStore, Writer, postgres,
+    redis,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +22,7 @@ struct Agents {
 }
 
 impl Agents {
-    async fn claim(store: &SqliteOplogStore, prefix: &str, count: usize) -> Result<Self> {
+    async fn claim(store: &dyn OplogStore, prefix: &str, count: usize) -> Result<Self> {
         let writer = Writer { epoch: ShardEpoch::owned(5)?, executor: ExecutorId::from_u128(7) };
         let mut agents = Vec::new();
         for number in 0..count {
@@ -30,7 +34,7 @@ impl Agents {
     }
 
     /// Appends per second while each agent appends so many entries of 100 bytes, one after the other.
-    async fn rate(&mut self, store: &Arc<SqliteOplogStore>, appends: u64) -> Result<f64> {
+    async fn rate(&mut self, store: &Arc<dyn OplogStore>, appends: u64) -> Result<f64> {
         let (began, writer) = (Instant::now(), self.writer);
         let append = |(agent, next): &mut (AgentId, u64)| {
             let (store, agent, first) = (Arc::clone(store), agent.clone(), *next);
@@ -53,7 +57,7 @@ impl Agents {
     }
 }
 
-async fn open(path: &Path, unfenced: bool) -> Result<Arc<SqliteOplogStore>> {
+async fn open(path: &Path, unfenced: bool) -> Result<Arc<dyn OplogStore>> {
     Ok(Arc::new(SqliteOplogStore::open_with(path, Settings { unfenced, ..Settings::default() }).await?))
 }
 
@@ -61,16 +65,42 @@ async fn open(path: &Path, unfenced: bool) -> Result<Arc<SqliteOplogStore>> {
 pub async fn fenced() -> Result<Measured> {
     let folder = folder()?;
     let (fenced, unfenced) = (open(folder.path(), false).await?, open(folder.path(), true).await?);
-    let mut one = Agents::claim(&fenced, "fenced", 64).await?;
-    let mut other = Agents::claim(&fenced, "unfenced", 64).await?;
-    in_turns(121, async || one.rate(&fenced, 20).await, async || other.rate(&unfenced, 20).await).await
+    compared(&fenced, &unfenced, 121).await
+}
+
+async fn compared(fenced: &Arc<dyn OplogStore>, unfenced: &Arc<dyn OplogStore>, rounds: usize) -> Result<Measured> {
+    let mut one = Agents::claim(&**fenced, "fenced", 64).await?;
+    let mut other = Agents::claim(&**fenced, "unfenced", 64).await?;
+    in_turns(rounds, async || one.rate(fenced, 20).await, async || other.rate(unfenced, 20).await).await
+}
+
+/// `fenced_append_postgres`: the same on a server that syncs every commit.
+pub async fn fenced_postgres() -> Result<Measured> {
+    let server = Postgres::start_with(&[("fsync", "on"), ("full_page_writes", "on")]);
+    let cluster = ClusterName::new("bench")?;
+    let open = async |unfenced| -> Result<Arc<dyn OplogStore>> {
+        let settings = postgres::Settings { unfenced, ..Default::default() };
+        Ok(Arc::new(PostgresOplogStore::open_with(&server.url(), &cluster, settings).await?))
+    };
+    compared(&open(false).await?, &open(true).await?, 61).await
+}
+
+/// `fenced_append_redis`: the same on a server that syncs before each answer.
+pub async fn fenced_redis() -> Result<Measured> {
+    let server = Redis::start();
+    let cluster = ClusterName::new("bench")?;
+    let open = async |unfenced| -> Result<Arc<dyn OplogStore>> {
+        let settings = redis::Settings { unfenced, ..Default::default() };
+        Ok(Arc::new(RedisOplogStore::open_with(&server.url(), &cluster, settings).await?))
+    };
+    compared(&open(false).await?, &open(true).await?, 61).await
 }
 
 /// `grouped_append_sqlite`: 256 agents at once against one.
 pub async fn grouped() -> Result<Measured> {
     let folder = folder()?;
     let store = open(folder.path(), false).await?;
-    let mut many = Agents::claim(&store, "many", 256).await?;
-    let mut one = Agents::claim(&store, "one", 1).await?;
+    let mut many = Agents::claim(&*store, "many", 256).await?;
+    let mut one = Agents::claim(&*store, "one", 1).await?;
     in_turns(21, async || many.rate(&store, 20).await, async || one.rate(&store, 200).await).await
 }

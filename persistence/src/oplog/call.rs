@@ -1,6 +1,6 @@
 //! A write, as a store's queue holds it.
 
-use super::{Append, Claimed, EntryIndex, Writer};
+use super::{Append, EntryIndex, Writer};
 use leasehold_model::{AgentId, ShardId};
 
 /// What was asked.
@@ -28,6 +28,3 @@ impl Call {
         }
     }
 }
-
-/// A success: claims say all of it, appends the next index, the others nothing.
-pub(super) const DONE: Claimed = Claimed { next: EntryIndex(0), snapshot: None };

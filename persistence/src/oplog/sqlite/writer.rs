@@ -5,7 +5,7 @@
 use super::generation::{BUSY_TIMEOUT, Directory, Held, LONGEST_LOOK, classify, is_busy};
 use super::rows::{Addressed, Rows};
 use super::{Counters, Point};
-use crate::oplog::call::{Call, DONE};
+use crate::oplog::call::Call;
 use crate::oplog::{Claimed, EntryIndex, Error, Writer};
 use leasehold_model::{AgentId, ExecutorId, ShardId};
 use sqlx::sqlite::SqliteConnection;
@@ -25,6 +25,9 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Agents whose oplog's number is remembered; then all are forgotten and looked up again.
 const MAX_KNOWN: usize = 100_000;
+
+/// A success: claims say all of it, appends the next index, the others nothing.
+const DONE: Claimed = Claimed { next: EntryIndex(0), snapshot: None };
 
 pub(super) struct Job {
     pub call: Call,
