@@ -80,7 +80,8 @@ pub async fn fenced_postgres() -> Result<Measured> {
     let cluster = ClusterName::new("bench")?;
     let open = async |unfenced| -> Result<Arc<dyn OplogStore>> {
         let settings = postgres::Settings { unfenced, ..Default::default() };
-        Ok(Arc::new(PostgresOplogStore::open_with(&server.url(), &cluster, settings).await?))
+        let store = PostgresOplogStore::open_with(&server.url(), &cluster, settings).await?;
+        Ok(Arc::new(store) as Arc<dyn OplogStore>)
     };
     compared(&open(false).await?, &open(true).await?, 61).await
 }
@@ -91,7 +92,8 @@ pub async fn fenced_redis() -> Result<Measured> {
     let cluster = ClusterName::new("bench")?;
     let open = async |unfenced| -> Result<Arc<dyn OplogStore>> {
         let settings = redis::Settings { unfenced, ..Default::default() };
-        Ok(Arc::new(RedisOplogStore::open_with(&server.url(), &cluster, settings).await?))
+        let store = RedisOplogStore::open_with(&server.url(), &cluster, settings).await?;
+        Ok(Arc::new(store) as Arc<dyn OplogStore>)
     };
     compared(&open(false).await?, &open(true).await?, 61).await
 }
