@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
 use leasehold_harness::{Etcd, EtcdCluster, EtcdConfig};
-use leasehold_model::election::{CandidacyId, Kept};
+use leasehold_model::election::{CandidacyId, Kept, Leading};
 use leasehold_model::{Address, ClusterName, ShardCount, Ttl};
 use leasehold_persistence::Elections;
 use leasehold_persistence::cluster::Error;
@@ -28,6 +28,21 @@ async fn elections(endpoints: Vec<String>) -> EtcdElections {
     EtcdElections::new(EtcdConnection::open(options).await.unwrap(), cluster())
 }
 
+/// An etcd, and a way to its election.
+async fn alone() -> (Etcd, EtcdElections) {
+    let etcd = Etcd::start();
+    let elections = elections(etcd.endpoints()).await;
+    (etcd, elections)
+}
+
+/// Joins, takes a place, and finds it the first.
+async fn lead(elections: &EtcdElections) -> Leading {
+    let id = stand(elections, 1).await;
+    let leading = elections.observe(None).await.unwrap().unwrap();
+    assert_eq!((leading.candidacy, leading.address.clone()), (id, address(1)));
+    leading
+}
+
 /// Joins and takes a place.
 async fn stand(elections: &EtcdElections, port: u16) -> CandidacyId {
     let (id, _) = elections.join(Ttl::from_duration(TTL).unwrap()).await.unwrap();
@@ -41,12 +56,9 @@ async fn first(elections: &EtcdElections) -> Option<CandidacyId> {
 
 #[tokio::test]
 async fn the_first_in_the_queue_leads_and_the_next_one_when_it_leaves() {
-    let etcd = Etcd::start();
-    let elections = elections(etcd.endpoints()).await;
-    let one = stand(&elections, 1).await;
-    let two = stand(&elections, 2).await;
-    let leading = elections.observe(None).await.unwrap().unwrap();
-    assert_eq!((leading.candidacy, leading.address.clone()), (one, address(1)));
+    let (_etcd, elections) = alone().await;
+    let leading = lead(&elections).await;
+    let (one, two) = (leading.candidacy, stand(&elections, 2).await);
     // A place is kept when it is taken again.
     assert_eq!(elections.enlist(one, &address(1)).await.unwrap(), Kept::Held(()));
     assert_eq!(elections.observe(None).await.unwrap().unwrap(), leading);
@@ -70,12 +82,10 @@ async fn the_first_in_the_queue_leads_and_the_next_one_when_it_leaves() {
 /// Case 22: the lease is revoked, or the key deleted, under the leader: its store takes nothing any more.
 #[tokio::test]
 async fn case_22_a_leader_whose_place_is_gone_is_not_confirmed() {
-    let etcd = Etcd::start();
-    let elections = elections(etcd.endpoints()).await;
+    let (etcd, elections) = alone().await;
     for revoked in [true, false] {
-        let id = stand(&elections, 1).await;
-        let leading = elections.observe(None).await.unwrap().unwrap();
-        assert_eq!(leading.candidacy, id);
+        let leading = lead(&elections).await;
+        let id = leading.candidacy;
         let store = elections.store(&leading);
         let state = store.load(&cluster(), ShardCount::new(8).unwrap()).await.unwrap();
         assert_eq!(state.shard_count.get(), 8);
@@ -114,8 +124,8 @@ async fn case_41_the_ttl_that_was_granted_is_answered() {
 async fn case_23_a_candidacy_outlives_the_death_of_etcds_leader() {
     let mut etcd = EtcdCluster::start();
     let elections = elections(etcd.endpoints()).await;
-    let id = stand(&elections, 1).await;
-    let leading = elections.observe(None).await.unwrap().unwrap();
+    let leading = lead(&elections).await;
+    let id = leading.candidacy;
     let keeping = {
         let elections = elections.clone();
         tokio::spawn(async move {
@@ -141,11 +151,9 @@ async fn case_23_a_candidacy_outlives_the_death_of_etcds_leader() {
 /// Case 27: a lease that nobody keeps ends, and its place with it.
 #[tokio::test]
 async fn a_place_ends_with_a_lease_that_nobody_keeps() {
-    let etcd = Etcd::start();
-    let elections = elections(etcd.endpoints()).await;
-    let id = stand(&elections, 1).await;
-    let leading = elections.observe(None).await.unwrap().unwrap();
+    let (_etcd, elections) = alone().await;
+    let leading = lead(&elections).await;
     let ended = timeout(PATIENCE, elections.observe(Some(&leading))).await.unwrap().unwrap();
     assert_eq!(ended, None);
-    assert_eq!(elections.keep_alive(id).await.unwrap(), Kept::Gone);
+    assert_eq!(elections.keep_alive(leading.candidacy).await.unwrap(), Kept::Gone);
 }

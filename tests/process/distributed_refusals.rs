@@ -1,7 +1,7 @@
 //! What a manager on etcd refuses: docs/bad-input.md's rows for distributed mode. Each a clear message and its exit code; nothing is
 //! written.
 
-use crate::processes::{Process, wait_for};
+use crate::processes::{Place, Process, wait_for};
 use crate::replicas::{LONG, REDIRECT, Replicas, list};
 use std::fs;
 
@@ -102,4 +102,13 @@ fn credentials_that_etcd_refuses_end_the_process_with_78() {
     let list = right.address();
     wait_for("an answer", || cluster.place.status(&list));
     assert!(right.is_running());
+}
+
+#[test]
+fn a_password_file_that_is_not_there_is_named() {
+    let place = Place::new();
+    let etcd = ["--set", "store.url=etcd:http://127.0.0.1:1"];
+    let user = ["--set", "store.user=leasehold", "--set", "store.password_file=nofile"];
+    let mut manager = place.manager_with(&[&etcd[..], &user].concat());
+    ended_with(&mut manager, 78, &["store.password_file = nofile: No such file"]);
 }

@@ -14,6 +14,25 @@ use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 
+/// What a standby answers while it knows of this leader.
+fn not_leader(leader: Option<&Manager>) -> Refusal {
+    Refusal::NotLeader { leader: leader.map(|leader| leader.address.clone()) }
+}
+
+/// How long `manager` takes to end.
+async fn time_to_end(manager: &Manager) -> Duration {
+    until("its end", TTL, || manager.ended() == Some(ElectionEnd::Stopped)).await
+}
+
+/// Waits for the end of a manager that the store does not fit, which says both shard counts.
+async fn ends_as_incompatible(manager: &Manager) {
+    until("its end", TTL, || manager.ended().is_some()).await;
+    let Some(ElectionEnd::Failed(StoreError::Incompatible(why))) = manager.ended() else {
+        panic!("{:?}", manager.ended())
+    };
+    assert!(why.contains('8') && why.contains("16"), "{why}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_first_leads_and_the_others_answer_with_its_address() {
     local(async {
@@ -21,8 +40,7 @@ async fn the_first_leads_and_the_others_answer_with_its_address() {
         assert_eq!(w.leaders(), [0]);
         let a = Scripted::new(1);
         for standby in &w.all[1..] {
-            let expected = Refusal::NotLeader { leader: Some(w.all[0].address.clone()) };
-            assert_eq!(refused(a.register(&standby.front).await), expected);
+            assert_eq!(refused(a.register(&standby.front).await), not_leader(Some(&w.all[0])));
             assert!(standby.front.status().await.is_err() && standby.front.routing_table().await.is_err());
             assert!(standby.front.watch_routing_table().await.is_err());
         }
@@ -72,7 +90,7 @@ async fn a_leader_that_is_stopped_is_followed_within_milliseconds() {
         w.all[0].stop();
         let took = w.led_by(1, TTL).await;
         assert!(took <= 20 * MS, "{took:?}");
-        until("its end", TTL, || w.all[0].ended() == Some(ElectionEnd::Stopped)).await;
+        time_to_end(&w.all[0]).await;
         assert_ne!(w.all[1].manager_id(), first);
         for executor in &executors {
             assert!(executor.renew(&w.all[0].front).await.is_err());
@@ -114,7 +132,7 @@ async fn a_standby_that_is_stopped_leaves_the_queue_at_once() {
     local(async {
         let w = Managers::new(2).await;
         w.all[1].stop();
-        let took = until("its end", TTL, || w.all[1].ended() == Some(ElectionEnd::Stopped)).await;
+        let took = time_to_end(&w.all[1]).await;
         assert!(took <= 2 * MS, "{took:?}");
         assert_eq!((w.root.places().len(), w.leaders()), (1, vec![0]));
     })
@@ -130,7 +148,7 @@ async fn a_stop_while_the_store_is_unreachable_takes_no_longer_than_two_calls() 
                 let w = Managers::new(2).await;
                 w.all[which].way.network(network);
                 w.all[which].stop();
-                let took = until("its end", TTL, || w.all[which].ended() == Some(ElectionEnd::Stopped)).await;
+                let took = time_to_end(&w.all[which]).await;
                 assert!(took <= 2 * CALL + 10 * MS, "{network:?}: {took:?}");
             })
             .await;
@@ -143,7 +161,7 @@ async fn a_stop_while_the_store_is_unreachable_takes_no_longer_than_two_calls() 
             let joining = Manager::start(way, &w.network, 1, 8);
             sleep(4 * TTL).await;
             joining.stop();
-            let took = until("its end", TTL, || joining.ended() == Some(ElectionEnd::Stopped)).await;
+            let took = time_to_end(&joining).await;
             assert!(took <= 2 * MS, "{network:?}: {took:?}");
         })
         .await;
@@ -160,7 +178,7 @@ async fn a_stop_while_the_state_is_being_loaded_waits_for_no_load() {
         until("a place", TTL, || !w.root.places().is_empty()).await;
         sleep(10 * MS).await;
         loading.stop();
-        let took = until("its end", TTL, || loading.ended() == Some(ElectionEnd::Stopped)).await;
+        let took = time_to_end(&loading).await;
         assert!(took <= 2 * MS && w.root.places().is_empty(), "{took:?}");
     })
     .await;
@@ -176,7 +194,7 @@ async fn a_leader_whose_lease_is_revoked_stands_by_and_leads_again_as_another_ma
         let place = w.root.places()[0].candidacy;
         w.root.revoke(place);
         until("it notices", MS * 50, || !w.all[0].leads()).await;
-        assert_eq!(refused(executors[0].renew(&front).await), Refusal::NotLeader { leader: None });
+        assert_eq!(refused(executors[0].renew(&front).await), not_leader(None));
         w.led_by(0, TTL).await;
         assert_ne!(w.all[0].manager_id(), first);
         for executor in &executors {
@@ -201,23 +219,11 @@ async fn a_leader_whose_key_is_deleted_is_followed_by_the_next() {
         until("it queues again", TTL, || w.root.places().len() == 2).await;
         for executor in &executors {
             executor.renew(&w.all[1].front).await.unwrap();
-            let NotLeaderAt(address) = NotLeaderAt::of(refused(executor.renew(&w.all[0].front).await));
-            assert_eq!(address, w.all[1].address.as_str());
+            assert_eq!(refused(executor.renew(&w.all[0].front).await), not_leader(Some(&w.all[1])));
         }
         assert_eq!(w.owners(), owners);
     })
     .await;
-}
-
-struct NotLeaderAt(String);
-
-impl NotLeaderAt {
-    fn of(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::NotLeader { leader: Some(leader) } => Self(leader.to_string()),
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 /// Case 22: a standby whose place was deleted is not forgotten.
@@ -270,11 +276,7 @@ async fn a_standby_with_another_shard_count_ends() {
         let w = Managers::new(1).await;
         w.executors(1).await;
         let other = Manager::start(w.root.another(), &w.network, 2, 16);
-        until("its end", TTL, || other.ended().is_some()).await;
-        let Some(ElectionEnd::Failed(StoreError::Incompatible(why))) = other.ended() else {
-            panic!("{:?}", other.ended())
-        };
-        assert!(why.contains('8') && why.contains("16"), "{why}");
+        ends_as_incompatible(&other).await;
         assert_eq!((w.leaders(), w.root.places().len()), (vec![0], 1));
     })
     .await;
@@ -367,11 +369,7 @@ async fn a_successor_that_the_store_does_not_fit_any_more_ends_and_leaves_the_qu
         until("a place in the queue", TTL, || w.root.places().len() == 2).await;
         w.root.data().restore(&stored);
         w.all[0].stop();
-        until("its end", TTL, || other.ended().is_some()).await;
-        let Some(ElectionEnd::Failed(StoreError::Incompatible(why))) = other.ended() else {
-            panic!("{:?}", other.ended())
-        };
-        assert!(why.contains('8') && why.contains("16"), "{why}");
+        ends_as_incompatible(&other).await;
         assert_eq!(w.root.places(), []);
     })
     .await;
