@@ -3,6 +3,8 @@
 mod counters;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod jobs;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -12,6 +12,7 @@ mod rows;
 mod server;
 mod writer;
 
+use super::jobs::Jobs;
 use super::{ClusterStore, Counters, Error, Write};
 use async_trait::async_trait;
 use leasehold_model::state::ClusterState;
@@ -20,11 +21,6 @@ use lock::LockHandle;
 use server::Server;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use writer::{Job, Reply};
-
-/// Jobs that wait for the writer; further callers wait to ask.
-const MAX_JOBS: usize = 64;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -60,9 +56,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct PostgresClusterStore {
     cluster: ClusterName,
-    jobs: mpsc::Sender<Job>,
+    jobs: Jobs,
     lock: LockHandle,
-    counters: Arc<Counters>,
 }
 
 impl PostgresClusterStore {
@@ -93,36 +88,21 @@ impl PostgresClusterStore {
         let (holder, key) = lock::take(&server, holder).await?;
         let (holder, title) = lock::take_over(&server, holder).await?;
         let lock = lock::spawn(&server, holder, key);
-        let (jobs, received) = mpsc::channel(MAX_JOBS);
-        writer::spawn(server, second, title, (lock.clone(), Arc::clone(&counters)), received);
-        Ok(Self { cluster: cluster.clone(), jobs, lock, counters })
+        let (jobs, received) = Jobs::new(&counters);
+        writer::spawn(server, second, title, (lock.clone(), counters), received);
+        Ok(Self { cluster: cluster.clone(), jobs, lock })
     }
 
     /// How often the store was used since it was opened.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.counters)
+        Arc::clone(self.jobs.counters())
     }
-
-    /// Asks the writer for `job`; `lost` is the answer if it ends without one.
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job, lost: Error) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
-        if self.jobs.send(job(reply)).await.is_err() {
-            // Never begun.
-            return Err(writer_ended());
-        }
-        answer.await.unwrap_or(Err(lost))
-    }
-}
-
-fn writer_ended() -> Error {
-    Error::Unavailable("the store's task has ended".into())
 }
 
 #[async_trait]
 impl ClusterStore for PostgresClusterStore {
     async fn load(&self, cluster: &ClusterName, shard_count: ShardCount) -> Result<ClusterState, Error> {
-        Counters::add(&self.counters.loads, 1);
         if *cluster != self.cluster {
             return Err(Error::Incompatible(format!(
                 "the store was opened for cluster {:?}, not for cluster {:?}",
@@ -130,25 +110,21 @@ impl ClusterStore for PostgresClusterStore {
                 cluster.as_str()
             )));
         }
-        self.ask(|reply| Job::Load { shard_count, reply }, writer_ended()).await
+        self.jobs.load(cluster, shard_count).await
     }
 
     async fn commit(&self, write: &Write) -> Result<(), Error> {
-        write.check()?;
-        let write = Box::new(write.clone());
-        let lost = Error::Unknown("the store's task ended during the write".into());
-        self.ask(|reply| Job::Commit { write, reply }, lost).await
+        self.jobs.commit(write).await
     }
 
     async fn outcome(&self, tag: u128) -> Result<bool, Error> {
-        Counters::add(&self.counters.outcomes, 1);
-        self.ask(|reply| Job::Outcome { tag, reply }, writer_ended()).await
+        self.jobs.outcome(tag).await
     }
 
     /// On the connection that holds the lock, one query for everybody who waits; no table is touched, so that a table
     /// that somebody has locked ends no lease.
     async fn confirm_leadership(&self) -> Result<(), Error> {
-        Counters::add(&self.counters.confirmations, 1);
+        Counters::add(&self.jobs.counters().confirmations, 1);
         self.lock.confirm().await
     }
 

@@ -8,6 +8,7 @@ mod owner;
 mod rows;
 mod worker;
 
+use super::jobs::{self, Jobs};
 use super::{ClusterStore, Counters, Error, Write};
 use async_trait::async_trait;
 use leasehold_model::state::ClusterState;
@@ -17,11 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::thread;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use worker::{Job, Reply};
-
-/// Jobs that wait for the thread; further callers wait to ask.
-const MAX_JOBS: usize = 64;
+use tokio::sync::oneshot;
 
 /// How long dropping the store waits until the file is let go of: long enough for a commit in flight on a healthy disk, short enough for a process
 /// that wants to end on a hung one.
@@ -47,9 +44,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct SqliteClusterStore {
     /// `None` only while it is being dropped.
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<Jobs>,
     title: Title,
-    counters: Arc<Counters>,
     /// Disconnected when the thread has ended.
     ended: Mutex<blocking::Receiver<()>>,
 }
@@ -78,25 +74,24 @@ impl SqliteClusterStore {
             return Err(Error::Incompatible(format!("{} is not UTF-8, which SQLite needs", path.display())));
         }
         let counters = Arc::<Counters>::default();
-        let (jobs, received) = mpsc::channel(MAX_JOBS);
+        let (jobs, received) = Jobs::new(&counters);
         let (opened, title) = oneshot::channel();
         let (alive, ended) = blocking::channel::<()>();
-        let counted = Arc::clone(&counters);
         thread::Builder::new()
             .name("cluster-store".into())
             .spawn(move || {
-                worker::run(&path, &options, counted, opened, received);
+                worker::run(&path, &options, counters, opened, received);
                 drop(alive);
             })
             .map_err(|why| Error::Unavailable(format!("cannot start the store's thread: {why}")))?;
-        let title = title.await.unwrap_or_else(|_| Err(thread_ended()))?;
-        Ok(Self { jobs: Some(jobs), title, counters, ended: Mutex::new(ended) })
+        let title = title.await.unwrap_or_else(|_| Err(jobs::ended()))?;
+        Ok(Self { jobs: Some(jobs), title, ended: Mutex::new(ended) })
     }
 
     /// How often the store was used since it was opened.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.counters)
+        Arc::clone(self.jobs().counters())
     }
 
     /// Runs `sql` on the store's own connection, for tests of faults that only a pragma can bring about.
@@ -105,23 +100,12 @@ impl SqliteClusterStore {
     /// What SQLite says.
     #[cfg(feature = "conformance")]
     pub async fn execute(&self, sql: &str) -> Result<(), Error> {
-        self.ask(|reply| Job::Sql { sql: sql.to_owned(), reply }, thread_ended()).await
+        self.jobs().execute(sql).await
     }
 
-    /// Asks the thread for `job`; `lost` is the answer if it ends without one.
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job, lost: Error) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
-        let jobs = self.jobs.as_ref().expect("a store in use is not being dropped");
-        if jobs.send(job(reply)).await.is_err() {
-            // Never begun.
-            return Err(thread_ended());
-        }
-        answer.await.unwrap_or(Err(lost))
+    fn jobs(&self) -> &Jobs {
+        self.jobs.as_ref().expect("a store in use is not being dropped")
     }
-}
-
-fn thread_ended() -> Error {
-    Error::Unavailable("the store's thread has ended".into())
 }
 
 impl Drop for SqliteClusterStore {
@@ -136,27 +120,22 @@ impl Drop for SqliteClusterStore {
 #[async_trait]
 impl ClusterStore for SqliteClusterStore {
     async fn load(&self, cluster: &ClusterName, shard_count: ShardCount) -> Result<ClusterState, Error> {
-        Counters::add(&self.counters.loads, 1);
-        let cluster = cluster.clone();
-        self.ask(|reply| Job::Load { cluster, shard_count, reply }, thread_ended()).await
+        self.jobs().load(cluster, shard_count).await
     }
 
     async fn commit(&self, write: &Write) -> Result<(), Error> {
-        write.check()?;
-        let write = Box::new(write.clone());
-        let lost = Error::Unknown("the store's thread ended during the write".into());
-        self.ask(|reply| Job::Commit { write, reply }, lost).await
+        self.jobs().commit(write).await
     }
 
     async fn outcome(&self, tag: u128) -> Result<bool, Error> {
-        Counters::add(&self.counters.outcomes, 1);
-        self.ask(|reply| Job::Outcome { tag, reply }, thread_ended()).await
+        self.jobs().outcome(tag).await
     }
 
     /// The lock cannot be lost while the file is open; what can happen is that the name leads to another file by now.
     async fn confirm_leadership(&self) -> Result<(), Error> {
-        Counters::add(&self.counters.confirmations, 1);
-        if self.jobs.as_ref().is_none_or(mpsc::Sender::is_closed) {
+        let jobs = self.jobs();
+        Counters::add(&jobs.counters().confirmations, 1);
+        if jobs.is_closed() {
             return Err(Error::NotOwner("the store's thread has ended, and its lock with it".into()));
         }
         self.title.check()

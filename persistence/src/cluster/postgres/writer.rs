@@ -8,25 +8,16 @@ use super::error::{Failed, of_commit, refused, unwritten};
 use super::lock::{LockHandle, Title};
 use super::rows;
 use super::server::Server;
+use crate::cluster::jobs::{Job, Worker};
 use crate::cluster::{Counters, Error, Write};
 use leasehold_model::state::ClusterState;
-use leasehold_model::{Revision, ShardCount};
+use leasehold_model::{ClusterName, Revision, ShardCount};
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row, query};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
-
-/// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
-
-#[derive(Debug)]
-pub(super) enum Job {
-    Load { shard_count: ShardCount, reply: Reply<ClusterState> },
-    Commit { write: Box<Write>, reply: Reply<()> },
-    Outcome { tag: u128, reply: Reply<bool> },
-}
 
 /// Reading the whole state is several answers; each batch of rows would be too fine a measure.
 const LOADING: u32 = 3;
@@ -34,7 +25,6 @@ const LOADING: u32 = 3;
 struct Writer {
     server: Server,
     lock: LockHandle,
-    counters: Arc<Counters>,
     title: Title,
     /// Counts connections: which of them may write.
     writer: i64,
@@ -51,10 +41,10 @@ pub(super) fn spawn(
     (lock, counters): (LockHandle, Arc<Counters>),
     mut jobs: mpsc::Receiver<Job>,
 ) {
-    let mut writer = Writer { server, lock, counters, title, writer: 0, connection: Some(connection), joined: false };
+    let mut writer = Writer { server, lock, title, writer: 0, connection: Some(connection), joined: false };
     tokio::spawn(async move {
         while let Some(job) = jobs.recv().await {
-            writer.perform(job).await;
+            job.done_by(&mut writer, &counters).await;
         }
         // The lock goes after this connection: its handle is dropped with the writer.
         if let Some(connection) = writer.connection.take() {
@@ -64,26 +54,6 @@ pub(super) fn spawn(
 }
 
 impl Writer {
-    async fn perform(&mut self, job: Job) {
-        // An answer that nobody waits for any more is no error: the asker looks the outcome up.
-        match job {
-            Job::Load { shard_count, reply } => {
-                let _ = reply.send(self.load(shard_count).await);
-            }
-            Job::Commit { write, reply } => {
-                let written = self.commit(&write).await;
-                match &written {
-                    Ok(rows) => self.counters.committed(*rows, write.bytes()),
-                    Err(_) => Counters::add(&self.counters.refused, 1),
-                }
-                let _ = reply.send(written.map(drop));
-            }
-            Job::Outcome { tag, reply } => {
-                let _ = reply.send(self.outcome(tag).await);
-            }
-        }
-    }
-
     /// Takes the connection out, made anew if it was given up, and known to the cluster's row.
     async fn connection(&mut self) -> Result<PgConnection, Error> {
         self.lock.confirm().await?;
@@ -126,46 +96,6 @@ impl Writer {
         answer
     }
 
-    async fn load(&mut self, shard_count: ShardCount) -> Result<ClusterState, Error> {
-        let mut connection = self.connection().await?;
-        let patience: Duration = self.server.options.silence * LOADING;
-        let (place, cluster) = (&self.server.place, &self.server.cluster);
-        let state =
-            timeout(patience, rows::read_state(&mut connection, place, (self.title, cluster), shard_count)).await;
-        let state = state.unwrap_or_else(|_| Err(unwritten(place, &Failed::Silent(patience))));
-        // After an error a transaction may be open: the next job takes a fresh connection.
-        if state.is_ok() || matches!(state, Err(Error::Incompatible(_))) && rows::end(&mut connection).await {
-            self.connection = Some(connection);
-        }
-        state
-    }
-
-    async fn outcome(&mut self, tag: u128) -> Result<bool, Error> {
-        let mut connection = self.connection().await?;
-        let place = format!("{}, table head", self.server.place);
-        let asked =
-            query("SELECT tag FROM head WHERE id = $1 AND owner = $2").bind(self.title.id).bind(self.title.owner);
-        let answer = self.server.bounded(asked.fetch_all(&mut connection)).await;
-        let found = self.keep(connection, answer).map_err(|failed| unwritten(&place, &failed))?;
-        let Some(row) = found.first() else { return Err(self.displaced()) };
-        let stored: Option<&[u8]> = row.try_get("tag").map_err(|error| unwritten(&place, &Failed::Sql(error)))?;
-        Ok(stored.is_some_and(|stored| stored == tag.to_be_bytes()))
-    }
-
-    /// Answers how many rows were written.
-    async fn commit(&mut self, write: &Write) -> Result<u64, Error> {
-        if let Some(first) = write.changes.first.as_ref().filter(|head| head.cluster != self.server.cluster) {
-            return Err(Error::Incompatible(format!("a head of cluster {} for {}", first.cluster, self.server.place)));
-        }
-        let mut connection = self.connection().await?;
-        let written = self.server.bounded(rows::write(&mut connection, (self.title, self.writer), write)).await;
-        let rows = self.keep(connection, written).map_err(|failed| of_commit(&self.server.place, &failed))?;
-        if rows == 0 {
-            return Err(self.refusal(write).await);
-        }
-        Ok(rows)
-    }
-
     /// Why the condition of `write` did not hold. Nothing was written.
     async fn refusal(&mut self, write: &Write) -> Error {
         let mut connection = match self.connection().await {
@@ -188,5 +118,53 @@ impl Writer {
             Ok(None) => self.displaced(),
             Err(failed) => unwritten(&place, &failed),
         }
+    }
+}
+
+impl Worker for Writer {
+    async fn load(&mut self, cluster: &ClusterName, shard_count: ShardCount) -> Result<ClusterState, Error> {
+        let mut connection = self.connection().await?;
+        let patience: Duration = self.server.options.silence * LOADING;
+        let place = &self.server.place;
+        let state =
+            timeout(patience, rows::read_state(&mut connection, place, (self.title, cluster), shard_count)).await;
+        let state = state.unwrap_or_else(|_| Err(unwritten(place, &Failed::Silent(patience))));
+        // After an error a transaction may be open: the next job takes a fresh connection.
+        if state.is_ok() || matches!(state, Err(Error::Incompatible(_))) && rows::end(&mut connection).await {
+            self.connection = Some(connection);
+        }
+        state
+    }
+
+    async fn outcome(&mut self, tag: u128) -> Result<bool, Error> {
+        let mut connection = self.connection().await?;
+        let place = format!("{}, table head", self.server.place);
+        let asked =
+            query("SELECT tag FROM head WHERE id = $1 AND owner = $2").bind(self.title.id).bind(self.title.owner);
+        let answer = self.server.bounded(asked.fetch_all(&mut connection)).await;
+        let found = self.keep(connection, answer).map_err(|failed| unwritten(&place, &failed))?;
+        let Some(row) = found.first() else { return Err(self.displaced()) };
+        let stored: Option<&[u8]> = row.try_get("tag").map_err(|error| unwritten(&place, &Failed::Sql(error)))?;
+        Ok(stored.is_some_and(|stored| stored == tag.to_be_bytes()))
+    }
+
+    async fn commit(&mut self, write: &Write) -> Result<u64, Error> {
+        if let Some(first) = write.changes.first.as_ref().filter(|head| head.cluster != self.server.cluster) {
+            return Err(Error::Incompatible(format!("a head of cluster {} for {}", first.cluster, self.server.place)));
+        }
+        let mut connection = self.connection().await?;
+        let written = self.server.bounded(rows::write(&mut connection, (self.title, self.writer), write)).await;
+        let rows = self.keep(connection, written).map_err(|failed| of_commit(&self.server.place, &failed))?;
+        if rows == 0 {
+            return Err(self.refusal(write).await);
+        }
+        Ok(rows)
+    }
+
+    #[cfg(feature = "conformance")]
+    async fn execute(&mut self, sql: String) -> Result<(), Error> {
+        let mut connection = self.connection().await?;
+        let done = self.server.bounded(sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection)).await;
+        self.keep(connection, done).map(drop).map_err(|failed| unwritten(&self.server.place, &failed))
     }
 }

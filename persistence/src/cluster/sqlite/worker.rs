@@ -1,12 +1,9 @@
 //! The thread that owns the file and the connection, and does one job at a time.
-//!
-//! A job once begun is done to its end, whether or not anybody still waits for its answer: a caller that gives up can
-//! not leave a transaction open. Jobs are done in the order in which they were asked for, so the outcome of a write is
-//! only told after it.
 
 use super::error::{at_commit, unwritten};
 use super::owner::{Ownership, Title};
 use super::{Options, rows};
+use crate::cluster::jobs::{self, Job, Reply};
 use crate::cluster::{Counters, Error, Write, schema};
 use futures::executor::block_on;
 use leasehold_model::state::ClusterState;
@@ -16,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Row, query, raw_sql};
 use std::path::Path;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/cluster");
 
@@ -27,36 +24,10 @@ const APPLICATION_ID: i64 = 0x4c53_4863;
 /// only what is loaded is, which is every row.
 const CHECKED_PAGES: i64 = 512;
 
-/// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
-
-#[derive(Debug)]
-pub(super) enum Job {
-    Load {
-        cluster: ClusterName,
-        shard_count: ShardCount,
-        reply: Reply<ClusterState>,
-    },
-    Commit {
-        write: Box<Write>,
-        reply: Reply<()>,
-    },
-    Outcome {
-        tag: u128,
-        reply: Reply<bool>,
-    },
-    #[cfg(feature = "conformance")]
-    Sql {
-        sql: String,
-        reply: Reply<()>,
-    },
-}
-
 struct Worker {
     // Before the ownership, so that even a panic closes them in this order.
     connection: Option<SqliteConnection>,
     options: SqliteConnectOptions,
-    counters: Arc<Counters>,
     file: String,
     ownership: Ownership,
 }
@@ -69,7 +40,7 @@ pub(super) fn run(
     opened: Reply<Title>,
     mut jobs: mpsc::Receiver<Job>,
 ) {
-    let mut worker = match Worker::open(path, options, counters) {
+    let mut worker = match Worker::open(path, options) {
         Ok(worker) => worker,
         Err(error) => {
             let _ = opened.send(Err(error));
@@ -78,13 +49,13 @@ pub(super) fn run(
     };
     let _ = opened.send(Ok(worker.ownership.title().clone()));
     while let Some(job) = jobs.blocking_recv() {
-        block_on(worker.perform(job));
+        block_on(job.done_by(&mut worker, &counters));
     }
     worker.close();
 }
 
 impl Worker {
-    fn open(path: &Path, options: &Options, counters: Arc<Counters>) -> Result<Self, Error> {
+    fn open(path: &Path, options: &Options) -> Result<Self, Error> {
         let ownership = Ownership::take(path, options.address.as_deref())?;
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -95,7 +66,7 @@ impl Worker {
             .busy_timeout(options.busy_timeout)
             .disable_statement_logging();
         let file = path.display().to_string();
-        let mut worker = Self { connection: None, options, counters, file, ownership };
+        let mut worker = Self { connection: None, options, file, ownership };
         let prepared = block_on(worker.prepare());
         if let Err(error) = prepared {
             worker.close();
@@ -140,67 +111,6 @@ impl Worker {
         }
     }
 
-    async fn perform(&mut self, job: Job) {
-        // An answer that nobody waits for any more is no error: the asker looks the outcome up.
-        match job {
-            Job::Load { cluster, shard_count, reply } => {
-                let _ = reply.send(self.load(&cluster, shard_count).await);
-            }
-            Job::Commit { write, reply } => {
-                let written = self.commit(&write).await;
-                match &written {
-                    Ok(rows) => self.counters.committed(*rows, write.bytes()),
-                    Err(_) => Counters::add(&self.counters.refused, 1),
-                }
-                let _ = reply.send(written.map(drop));
-            }
-            Job::Outcome { tag, reply } => {
-                let _ = reply.send(self.outcome(tag).await);
-            }
-            #[cfg(feature = "conformance")]
-            Job::Sql { sql, reply } => {
-                let _ = reply.send(self.execute(sql).await);
-            }
-        }
-    }
-
-    async fn load(&mut self, cluster: &ClusterName, shard_count: ShardCount) -> Result<ClusterState, Error> {
-        self.ownership.title().check()?;
-        let file = self.file.clone();
-        let connection = self.connection().await?;
-        raw_sql("BEGIN").execute(&mut *connection).await.map_err(|error| unwritten(&file, &error))?;
-        let state = rows::read_state(connection, &file, cluster, shard_count).await;
-        self.roll_back().await;
-        state
-    }
-
-    async fn outcome(&mut self, tag: u128) -> Result<bool, Error> {
-        self.ownership.title().check()?;
-        let place = format!("{}, table head", self.file);
-        let row = query("SELECT tag FROM head WHERE id = 1").fetch_optional(self.connection().await?).await;
-        let Some(row) = row.map_err(|error| unwritten(&place, &error))? else { return Ok(false) };
-        let stored: &[u8] = row.try_get("tag").map_err(|error| unwritten(&place, &error))?;
-        Ok(stored == tag.to_be_bytes())
-    }
-
-    /// Answers how many rows were written.
-    async fn commit(&mut self, write: &Write) -> Result<u64, Error> {
-        // A file that was deleted would take the write and lose it.
-        self.ownership.title().check()?;
-        let file = self.file.clone();
-        let connection = self.connection().await?;
-        let failed = match rows::write(connection, write).await {
-            Ok(rows) => return Ok(rows),
-            Err(failed) => failed,
-        };
-        let rolled_back = self.roll_back().await;
-        Err(match failed {
-            rows::Failed::Conflict => self.conflict(write).await,
-            rows::Failed::At(table, error) => unwritten(&format!("{file}, {table}"), &error),
-            rows::Failed::Commit(error) => at_commit(&file, &error, rolled_back),
-        })
-    }
-
     /// What the store holds instead of what `write` expected.
     async fn conflict(&mut self, write: &Write) -> Error {
         let place = format!("{}, table head", self.file);
@@ -232,6 +142,44 @@ impl Worker {
             }
         }
         ended
+    }
+}
+
+impl jobs::Worker for Worker {
+    async fn load(&mut self, cluster: &ClusterName, shard_count: ShardCount) -> Result<ClusterState, Error> {
+        self.ownership.title().check()?;
+        let file = self.file.clone();
+        let connection = self.connection().await?;
+        raw_sql("BEGIN").execute(&mut *connection).await.map_err(|error| unwritten(&file, &error))?;
+        let state = rows::read_state(connection, &file, cluster, shard_count).await;
+        self.roll_back().await;
+        state
+    }
+
+    async fn outcome(&mut self, tag: u128) -> Result<bool, Error> {
+        self.ownership.title().check()?;
+        let place = format!("{}, table head", self.file);
+        let row = query("SELECT tag FROM head WHERE id = 1").fetch_optional(self.connection().await?).await;
+        let Some(row) = row.map_err(|error| unwritten(&place, &error))? else { return Ok(false) };
+        let stored: &[u8] = row.try_get("tag").map_err(|error| unwritten(&place, &error))?;
+        Ok(stored == tag.to_be_bytes())
+    }
+
+    async fn commit(&mut self, write: &Write) -> Result<u64, Error> {
+        // A file that was deleted would take the write and lose it.
+        self.ownership.title().check()?;
+        let file = self.file.clone();
+        let connection = self.connection().await?;
+        let failed = match rows::write(connection, write).await {
+            Ok(rows) => return Ok(rows),
+            Err(failed) => failed,
+        };
+        let rolled_back = self.roll_back().await;
+        Err(match failed {
+            rows::Failed::Conflict => self.conflict(write).await,
+            rows::Failed::At(table, error) => unwritten(&format!("{file}, {table}"), &error),
+            rows::Failed::Commit(error) => at_commit(&file, &error, rolled_back),
+        })
     }
 
     #[cfg(feature = "conformance")]
