@@ -1,11 +1,15 @@
 //! A child process that ends with its owner.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// How long a process may take to stand still.
+const STOPPING: Duration = Duration::from_secs(10);
 
 /// A child that is killed when this is dropped.
 #[derive(Debug)]
@@ -34,13 +38,26 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends `signal`: `Signal::STOP`, `Signal::CONT`, `Signal::TERM`, `Signal::INT`.
+    /// Sends `signal`: `Signal::STOP`, `Signal::CONT`, `Signal::TERM`, `Signal::INT`. After a stop no thread of it runs any more.
     ///
     /// # Panics
     /// When the process has ended and was waited for.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
         kill_process(pid, signal).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        if signal == Signal::STOP {
+            // Threads on another core may run on for a while.
+            wait_until(&format!("{} stands still", self.name), STOPPING, || self.stands_still());
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid())) else { return true };
+        let stats = tasks.filter_map(Result::ok).map(|task| fs::read_to_string(task.path().join("stat")));
+        // PID (NAME) STATE …: the name may hold anything.
+        stats
+            .filter_map(Result::ok)
+            .all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 'Z'])))
     }
 
     /// `SIGKILL`, and waits for its end.
