@@ -35,24 +35,23 @@ async fn refused(server: &Postgres) -> Error {
     open(server).await.map(drop).expect_err("the server is refused")
 }
 
-/// Every insert of an entry with the body "held" waits, in the statement or in its commit, for an advisory lock that this session has.
-fn hold_inserts(server: &Postgres, when: &str) -> Process {
+/// Every insert of an entry with the body "held" waits, in the statement or in its commit, for [`let_go`].
+fn hold_inserts(server: &Postgres, when: &str) {
     server.sql(&format!(
-        "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
-         'BEGIN IF new.body = ''held'' THEN PERFORM pg_advisory_xact_lock(4711); END IF; RETURN NULL; END'; \
+        "CREATE TABLE holding AS SELECT 1; CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN WHILE new.body = ''held'' AND EXISTS (SELECT 1 FROM public.holding) LOOP PERFORM pg_sleep(0.02); END LOOP; \
+         RETURN NULL; END'; \
          CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON leasehold_oplogs.entries {when} FOR EACH ROW EXECUTE FUNCTION hold()"
     ));
-    let holder = server.session("SELECT pg_advisory_lock(4711)");
-    wait_until("the lock is taken", PATIENCE, || server.sql(&advisory(true)) == "1");
-    holder
-}
-
-fn advisory(granted: bool) -> String {
-    format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND granted = {granted}")
 }
 
 fn is_held(server: &Postgres) {
-    wait_until("the append stands inside the server", PATIENCE, || server.sql(&advisory(false)) == "1");
+    let held = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND application_name = 'leasehold-executor'";
+    wait_until("the append stands inside the server", PATIENCE, || server.sql(held) == "1");
+}
+
+fn let_go(server: &Postgres) {
+    server.sql("DELETE FROM holding");
 }
 
 /// psql's end does not end a `pg_sleep` under way.
@@ -80,18 +79,18 @@ async fn sixteen_appenders_of_one_owner_on_two_handles_leave_no_gap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_the_server_holds_keeps_the_next_owner_waiting_and_is_never_lost() {
     let (server, agent) = (Postgres::start(), agent("a"));
-    let old = with(&server.url(), Settings { lock_timeout: Duration::from_secs(60), ..Settings::default() }).await;
+    let old = with(&server.url(), Settings::default()).await;
     let next = with(&server.url(), Settings { lock_timeout: Duration::from_millis(300), ..Settings::default() }).await;
     fill(&*old, &agent, writer(5), 2).await;
     // Where the statement timeout does not count any more.
-    let holder = hold_inserts(&server, "DEFERRABLE INITIALLY DEFERRED");
+    hold_inserts(&server, "DEFERRABLE INITIALLY DEFERRED");
     let slow = appending(&old, one(&agent, writer(5), 3, "held"));
     is_held(&server);
     let error = next.claim(&agent, SHARD, writer(6)).await.expect_err("nobody knows yet what is in the oplog");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     says(&error, &["counter/a", "another session has had its record"]);
     assert_eq!(next.recorded(&agent).await, Ok(Some(writer(5))));
-    end(&server, holder);
+    let_go(&server);
     assert_eq!(timeout(PATIENCE, slow).await.unwrap().unwrap(), Ok(EntryIndex(4)));
     assert_eq!(next.claim(&agent, SHARD, writer(6)).await.unwrap().next, EntryIndex(4));
     assert_eq!(keys(&*next, &agent, writer(6)).await, ["1", "2", "held"]);
@@ -102,15 +101,10 @@ async fn a_commit_that_the_server_holds_keeps_the_next_owner_waiting_and_is_neve
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_statement_that_is_held_for_too_long_is_ended_and_the_waiting_claim_goes_through() {
     let (server, agent) = (Postgres::start(), agent("a"));
-    let settings = Settings {
-        lock_timeout: Duration::from_secs(60),
-        statement_timeout: Duration::from_secs(2),
-        ..Settings::default()
-    };
-    let old = with(&server.url(), settings).await;
+    let old = with(&server.url(), Settings { statement_timeout: Duration::from_secs(2), ..Settings::default() }).await;
     let next = with(&server.url(), Settings { lock_timeout: Duration::from_secs(30), ..Settings::default() }).await;
     fill(&*old, &agent, writer(5), 2).await;
-    let _holder = hold_inserts(&server, "");
+    hold_inserts(&server, "");
     let slow = appending(&old, one(&agent, writer(5), 3, "held"));
     is_held(&server);
     let claimed = timeout(PATIENCE, next.claim(&agent, SHARD, writer(6))).await.unwrap();

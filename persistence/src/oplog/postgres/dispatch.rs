@@ -4,7 +4,7 @@
 //! that the server holds, a predecessor's last write) waits here and not in the server, so that it holds nobody else up.
 
 use super::error::{Outcome, of_write, unwritten};
-use super::rows::{self, Broken, Done, Kind, Standing, at_oplog};
+use super::rows::{self, Broken, Done, Kind, Manner, Standing, at_oplog};
 use super::sessions::Sessions;
 use super::{Counters, Settings};
 use crate::cluster::postgres::error::Failed;
@@ -139,6 +139,8 @@ enum Round {
     Locked(Vec<Job>),
     /// Nothing was written; each by itself says whose fault it is.
     Apart(Vec<Job>),
+    /// Nothing was written, because somebody has one of the records.
+    Around(Vec<Job>),
 }
 
 impl Carrier {
@@ -152,12 +154,18 @@ impl Carrier {
 
     async fn carry(self: Arc<Self>, batch: Vec<Job>) -> Left {
         let agents = batch.iter().map(|job| job.call.agent().clone()).collect();
+        let direct = if self.settings().unfenced { Manner::Unfenced } else { Manner::Direct };
         let mut locked = Vec::new();
-        match self.round(batch).await {
-            Round::Locked(jobs) => locked.extend(jobs),
+        let mut round = self.round(batch, direct).await;
+        if let Round::Around(batch) = round {
+            round = self.round(batch, Manner::Around).await;
+        }
+        match round {
+            Round::Locked(jobs) | Round::Around(jobs) => locked.extend(jobs),
             Round::Apart(jobs) => {
                 for job in jobs {
-                    let (Round::Locked(jobs) | Round::Apart(jobs)) = self.round(vec![job]).await;
+                    let round = self.round(vec![job], Manner::Around).await;
+                    let (Round::Locked(jobs) | Round::Apart(jobs) | Round::Around(jobs)) = round;
                     locked.extend(jobs);
                 }
             }
@@ -174,14 +182,15 @@ impl Carrier {
             return Some(job);
         }
         let place = at_oplog(self.place(), job.call.agent());
-        let what =
-            format!("{place}: another session has had its record for {patience:?}; its transaction has not ended");
+        let what = format!(
+            "{place}: another session has had its record, or the table, locked for {patience:?}; its transaction has not ended"
+        );
         job.answer(Err(Error::Unavailable(what)));
         None
     }
 
     /// Carries a batch out with one statement, and answers whom it can.
-    async fn round(&self, batch: Vec<Job>) -> Round {
+    async fn round(&self, batch: Vec<Job>, manner: Manner) -> Round {
         let mut lent = match self.sessions.lend().await {
             Ok(lent) => lent,
             Err(error) => {
@@ -194,8 +203,7 @@ impl Carrier {
             gate.pass().await;
         }
         let calls: Vec<_> = batch.iter().map(|job| &job.call).collect();
-        let how = (kind, !self.settings().unfenced);
-        let write = rows::write(&mut lent.session.connection, self.cluster, how, &calls);
+        let write = rows::write(&mut lent.session.connection, self.cluster, (kind, manner), &calls);
         let written = self.sessions.server.bounded(write).await;
         let failed = match written {
             Ok(done) => {
@@ -217,7 +225,15 @@ impl Carrier {
                 Round::Apart(batch)
             }
             Outcome::KeyTaken => Round::Locked(self.find_taken(lent, batch).await),
-            Outcome::OneOfThem(error) | Outcome::Unwritten(error) => {
+            Outcome::Locked => {
+                let _ = self.sessions.give_back(lent, &Err::<(), _>(failed));
+                if kind == Kind::Append && manner == Manner::Direct {
+                    Round::Around(batch)
+                } else {
+                    Round::Locked(batch)
+                }
+            }
+            Outcome::OneOfThem(error) => {
                 let _ = self.sessions.give_back(lent, &Err::<(), _>(failed));
                 batch.into_iter().for_each(|job| job.answer(Err(error.clone())));
                 Round::Locked(Vec::new())

@@ -5,7 +5,7 @@ use crate::oplog::Error;
 
 /// A unique value is there already: of what the statements insert, only an idempotency key can be.
 pub(super) const TAKEN: &str = "23505";
-/// Somebody has the table to himself.
+/// Somebody has it locked.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Provably nothing was written.
@@ -30,8 +30,8 @@ pub(super) fn unwritten(place: &str, failed: &Failed) -> Error {
 pub(super) enum Outcome {
     /// It was rolled back, and the reason may lie with one of its calls.
     OneOfThem(Error),
-    /// It was rolled back.
-    Unwritten(Error),
+    /// Somebody has a record or a table locked; it was rolled back.
+    Locked,
     /// A key is taken; it was rolled back.
     KeyTaken,
     /// It may have been committed, or may be yet.
@@ -46,7 +46,7 @@ pub(super) fn of_write(place: &str, failed: &Failed) -> Outcome {
             Outcome::Unknown(Error::Unknown(format!("{place}: {failed}")))
         }
         Some(TAKEN) => Outcome::KeyTaken,
-        Some(LOCK_NOT_AVAILABLE) => Outcome::Unwritten(unwritten(place, failed)),
+        Some(LOCK_NOT_AVAILABLE) => Outcome::Locked,
         Some(_) => Outcome::OneOfThem(unwritten(place, failed)),
         None => Outcome::Unknown(Error::Unknown(format!("{place}: {failed}"))),
     }

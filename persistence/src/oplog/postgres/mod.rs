@@ -45,6 +45,9 @@ use tokio::sync::{mpsc, oneshot};
 /// Calls waiting for the writers; beyond it callers wait before they are queued.
 const QUEUE: usize = 1024;
 
+/// How long a statement that writes waits for a lock, before its calls wait here: other calls stand behind it.
+const WRITERS_WAIT: Duration = Duration::from_millis(50);
+
 /// What the store may take.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -133,11 +136,17 @@ impl PostgresOplogStore {
         server.refuse_pooler(&mut first, &mut second).await?;
         let warnings = server.warnings(&mut first).await?;
         let unset = |failed: Failed| unwritten(&server.place, &failed);
-        let processes =
-            (server.set_up(&mut first).await.map_err(unset)?, server.set_up(&mut second).await.map_err(unset)?);
+        let patient = server.settings.lock_timeout;
+        let processes = (
+            server.set_up(&mut first, patient).await.map_err(unset)?,
+            server.set_up(&mut second, patient).await.map_err(unset)?,
+        );
         let number = server.prepare(&mut first, cluster).await?;
-        let (writers, readers) =
-            (Sessions::new(Arc::clone(&server), sizes.0), Sessions::new(Arc::clone(&server), sizes.1));
+        server.set_up(&mut first, WRITERS_WAIT).await.map_err(unset)?;
+        let (writers, readers) = (
+            Sessions::new(Arc::clone(&server), sizes.0, WRITERS_WAIT),
+            Sessions::new(Arc::clone(&server), sizes.1, patient),
+        );
         writers.add(first, processes.0);
         readers.add(second, processes.1);
         let counters = Arc::new(Counters::default());

@@ -1,7 +1,7 @@
 //! The SQL, and how rows become values: every row is checked before it leaves this module.
 //!
 //! Each write is one statement, which is one transaction and one round trip, for any number of agents. It begins with the records: those
-//! that another transaction has are skipped, not waited for, and the others are updated under conditions that PostgreSQL asks
+//! that another transaction has are left out (see [`Manner`]), and the others are updated under conditions that PostgreSQL asks
 //! of the newest version of the row, even if that is newer than what the statement sees of other tables (isolation level "read
 //! committed"). That is why the next index and the newest snapshot stand in the record: a statement that read them from the entries might
 //! have missed those of a transaction that ended a moment ago. Whatever else a write does depends on the updated rows.
@@ -45,6 +45,17 @@ impl Kind {
     }
 }
 
+/// How appends go about records that another transaction has; other writes go around them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Waiting for them, for as long as the session waits for any lock: the cheapest while there are none.
+    Direct,
+    /// Leaving them out.
+    Around,
+    /// Not looking at them at all.
+    Unfenced,
+}
+
 /// The calls' agents and writers, numbered from 1. A text of a parameter has another collation than the tables' columns.
 macro_rules! wanted {
     ($more:literal, $columns:literal) => {
@@ -60,11 +71,13 @@ macro_rules! wanted {
     };
 }
 
-/// The records that a condition holds for, locked; those that another transaction has are left out.
+/// The records that a condition holds for, locked; those that another transaction has are left out. (What is compared with ANY looks
+/// superfluous: it keeps the planner from reading the whole table for the sake of a join, however small that was when it planned.)
 macro_rules! free {
-    ($condition:literal) => {
+    ($condition:expr) => {
         concat!(
-            "free AS MATERIALIZED (SELECT r.id, w.number FROM wanted w JOIN records r ON r.cluster = $1 AND r.agent = w.agent WHERE ",
+            "free AS MATERIALIZED (SELECT r.id, w.* FROM wanted w JOIN records r ON r.cluster = $1 AND r.agent = w.agent \
+             WHERE r.agent = ANY ($2) AND ",
             $condition,
             " FOR NO KEY UPDATE OF r SKIP LOCKED), "
         )
@@ -73,14 +86,14 @@ macro_rules! free {
 
 /// Updates them, if the condition still holds.
 macro_rules! changed {
-    ($set:literal, $condition:literal) => {
+    ($set:expr, $condition:expr) => {
         concat!(
             free!($condition),
             "changed AS (UPDATE records r SET ",
             $set,
-            " FROM free f JOIN wanted w USING (number) WHERE r.id = f.id AND ",
+            " FROM free w WHERE r.id = ANY (ARRAY (SELECT id FROM free)) AND r.id = w.id AND ",
             $condition,
-            " RETURNING w.number, r.id, r.base, r.next, r.snapshot) "
+            " RETURNING w.number, r.id, r.base, r.next, r.snapshot, r.epoch, r.executor) "
         )
     };
 }
@@ -90,7 +103,7 @@ const CLAIM: &str = concat!(
     wanted!(", $5::bigint[]", "shard,"),
     "made AS (INSERT INTO records (cluster, agent, shard, epoch, executor, state, base, next) \
      SELECT $1, w.agent, w.shard, w.epoch, w.executor, 1, 1, 1 FROM wanted w \
-     WHERE NOT EXISTS (SELECT 1 FROM records r WHERE r.cluster = $1 AND r.agent = w.agent) \
+     WHERE NOT EXISTS (SELECT 1 FROM records r WHERE r.cluster = $1 AND r.agent = ANY ($2) AND r.agent = w.agent) \
      ON CONFLICT DO NOTHING RETURNING agent, id, base, next, snapshot), ",
     changed!(
         "shard = w.shard, epoch = w.epoch, executor = w.executor, state = 1",
@@ -100,18 +113,47 @@ const CLAIM: &str = concat!(
      UNION ALL SELECT w.number, m.id, m.base, m.next, m.snapshot FROM made m JOIN wanted w ON w.agent = m.agent"
 );
 
-/// F3.
+/// What an append changes of a record.
+macro_rules! advance {
+    () => {
+        "next = w.past, snapshot = coalesce(w.newest, r.snapshot)"
+    };
+}
+
+/// What it has to be for that.
+macro_rules! ours {
+    () => {
+        "r.epoch = w.epoch AND r.executor = w.executor AND r.state < 2 AND r.next = w.expected"
+    };
+}
+
+/// The entries of those whose record was changed.
+macro_rules! inserted {
+    () => {
+        ", written AS (INSERT INTO entries (oplog, idx, epoch, executor, kind, key, body) \
+         SELECT c.id, e.idx, c.epoch, c.executor, e.kind, e.key, e.body \
+         FROM UNNEST($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::bytea[]) AS e (number, idx, kind, key, body) \
+         JOIN changed c USING (number)) \
+         SELECT number, id, base, next, snapshot FROM changed"
+    };
+}
+
+/// F3, for records that most probably nobody has: one that somebody has fails it, after a short wait.
 const APPEND: &str = concat!(
     wanted!(", $5::bigint[], $6::bigint[], $7::bigint[]", "expected, past, newest,"),
-    changed!(
-        "next = w.past, snapshot = coalesce(w.newest, r.snapshot)",
-        "r.epoch = w.epoch AND r.executor = w.executor AND r.state < 2 AND r.next = w.expected"
-    ),
-    ", written AS (INSERT INTO entries (oplog, idx, epoch, executor, kind, key, body) \
-     SELECT c.id, e.idx, w.epoch, w.executor, e.kind, e.key, e.body \
-     FROM UNNEST($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::bytea[]) AS e (number, idx, kind, key, body) \
-     JOIN changed c USING (number) JOIN wanted w USING (number)) \
-     SELECT number, id, base, next, snapshot FROM changed"
+    "changed AS (UPDATE records r SET ",
+    advance!(),
+    " FROM wanted w WHERE r.cluster = $1 AND r.agent = ANY ($2) AND r.agent = w.agent AND ",
+    ours!(),
+    " RETURNING w.number, r.id, r.base, r.next, r.snapshot, r.epoch, r.executor)",
+    inserted!()
+);
+
+/// F3, around records that somebody has.
+const APPEND_AROUND: &str = concat!(
+    wanted!(", $5::bigint[], $6::bigint[], $7::bigint[]", "expected, past, newest,"),
+    changed!(advance!(), ours!()),
+    inserted!()
 );
 
 /// The other side of a benchmark's comparison: the same rows, unconditionally.
@@ -142,7 +184,7 @@ const SUSPEND: &str = concat!(
 
 const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.next \
      FROM UNNEST($2::text[]) WITH ORDINALITY AS w (agent, number) \
-     JOIN records r ON r.cluster = $1 AND r.agent = w.agent COLLATE \"C\"";
+     JOIN records r ON r.cluster = $1 AND r.agent = ANY ($2) AND r.agent = w.agent COLLATE \"C\"";
 
 /// Only what no reader sees goes, so this needs no fence.
 const PURGE: &str = "DELETE FROM entries e USING records r WHERE r.id = $1 AND e.oplog = r.id AND e.idx < r.base AND e.idx IN \
@@ -234,14 +276,17 @@ impl<'a> Callers<'a> {
 pub(super) async fn write(
     connection: &mut PgConnection,
     cluster: i32,
-    (kind, fenced): (Kind, bool),
+    (kind, manner): (Kind, Manner),
     calls: &[&Call],
 ) -> Result<Vec<Option<Done>>, sqlx::Error> {
     let Callers { agents, epochs, executors } = Callers::of(calls.iter().copied());
     let sql = match kind {
         Kind::Claim => CLAIM,
-        Kind::Append if fenced => APPEND,
-        Kind::Append => UNFENCED,
+        Kind::Append => match manner {
+            Manner::Direct => APPEND,
+            Manner::Around => APPEND_AROUND,
+            Manner::Unfenced => UNFENCED,
+        },
         Kind::Delete => DELETE,
         Kind::Suspend => SUSPEND,
     };

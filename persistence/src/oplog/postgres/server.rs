@@ -61,15 +61,15 @@ impl Server {
         timeout(limit, ask).await.map_or(Err(Failed::Silent(limit)), |answer| answer.map_err(Failed::Sql))
     }
 
-    /// Sets a session up: bounds on everything, durability, the plans that never read a whole table, and the server's own
+    /// Sets a session up, which waits for a lock for as long as `wait`: bounds on everything, durability, the plans that never read a whole table, and the server's own
     /// look-out for a dead peer.
-    pub async fn set_up(&self, connection: &mut PgConnection) -> Result<i32, Failed> {
+    pub async fn set_up(&self, connection: &mut PgConnection, wait: Duration) -> Result<i32, Failed> {
         let ms = |span: Duration| span.as_millis().max(1);
-        let (lock, statement) = (ms(self.settings.lock_timeout), ms(self.settings.statement_timeout));
+        let (lock, statement) = (ms(wait), ms(self.settings.statement_timeout));
         let sql = format!(
             "SET search_path TO leasehold_oplogs; SET lock_timeout = {lock}; SET statement_timeout = {statement}; \
              SET idle_in_transaction_session_timeout = {statement}; SET default_transaction_isolation = 'read committed'; \
-             SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+             SET enable_seqscan = off; SET enable_mergejoin = off; SET jit = off; \
              SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 4; \
              SET tcp_user_timeout = 13000; \
              SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \

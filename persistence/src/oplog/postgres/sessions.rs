@@ -30,6 +30,8 @@ pub(super) struct Session {
 /// See the module's documentation.
 pub(super) struct Sessions {
     pub server: Arc<Server>,
+    /// For how long a statement waits for a lock.
+    wait: Duration,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Session>>,
 }
@@ -41,8 +43,8 @@ pub(super) struct Lent {
 }
 
 impl Sessions {
-    pub fn new(server: Arc<Server>, size: usize) -> Self {
-        Self { server, permits: Arc::new(Semaphore::new(size)), idle: Mutex::default() }
+    pub fn new(server: Arc<Server>, size: usize, wait: Duration) -> Self {
+        Self { server, wait, permits: Arc::new(Semaphore::new(size)), idle: Mutex::default() }
     }
 
     /// Puts a connection in that was made for the opening.
@@ -86,7 +88,7 @@ impl Sessions {
 
     async fn fresh(&self) -> Result<Session, Failed> {
         let mut connection = self.server.connect().await?;
-        let process = self.server.set_up(&mut connection).await?;
+        let process = self.server.set_up(&mut connection, self.wait).await?;
         Ok(Session { connection, process, used: Instant::now() })
     }
 
