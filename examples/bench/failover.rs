@@ -6,6 +6,7 @@ use crate::load::{Serving, listener};
 use crate::processes::{Process, binary, free_address};
 use crate::rounds::{Dice, median};
 use leasehold_harness::Etcd;
+use leasehold_model::lease::{Jitter, retry_pause};
 use leasehold_model::{Address, ManagerId};
 use leasehold_persistence::Elections;
 use leasehold_persistence::election::EtcdElections;
@@ -29,14 +30,16 @@ const EXECUTORS: usize = 200;
 const RUNS: usize = 20;
 /// How often an executor renews while all is well, at the most.
 const PERIOD: Duration = Duration::from_millis(500);
+/// What is left of an executor's lease, about, while it looks for the next leader.
+const LEFT: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whose grants are heard, and since when.
 type Heard = Option<(ManagerId, Instant)>;
 
-/// Renews for ever; where that fails it tries again after a twentieth to a fifth of a second.
+/// Renews for ever; where that fails it tries again after the pauses of a real executor (R13).
 async fn renew(managers: Managers, mut member: Member, heard: watch::Sender<Heard>, seed: u64) {
-    let dice = Dice::new(seed);
+    let (dice, mut failures) = (Dice::new(seed), 0);
     loop {
         let pause = match managers.renew(member.renewal()).await {
             Ok(grant) => {
@@ -48,10 +51,13 @@ async fn renew(managers: Managers, mut member: Member, heard: watch::Sender<Hear
                     }
                     another
                 });
-                member = member.with(grant);
+                (member, failures) = (member.with(grant), 0);
                 PERIOD / 2 + PERIOD.mul_f64(dice.roll(1000) as f64 / 2000.0)
             }
-            Err(_) => Duration::from_millis(50 + dice.roll(150)),
+            Err(_) => {
+                failures += 1;
+                retry_pause(failures, LEFT, Jitter::new(u16::try_from(dice.roll(1 << 16)).unwrap_or_default()))
+            }
         };
         sleep(pause).await;
     }

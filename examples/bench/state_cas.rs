@@ -10,7 +10,7 @@
 use crate::cluster::Member;
 use crate::figure::Result;
 use async_trait::async_trait;
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{CompactionOptions, Compare, CompareOp, Txn, TxnOp};
 use futures::stream::BoxStream;
 use leasehold_model::message::{ClusterStatus, Deregistration, Registration, Renewal, RoutingTable, ShardExplanation};
 use leasehold_model::state::{ClusterState, Executor, Shard, ShardState};
@@ -90,6 +90,17 @@ impl Place {
         Ok(Self::Etcd { client: Box::new(etcd_client::Client::connect([endpoint], None).await?), version: 0 })
     }
 
+    /// Lets etcd forget the blobs before the last one, and waits until it has: 400 MB a round would fill it within five.
+    async fn forget(&mut self) -> Result<()> {
+        match self {
+            Self::Sqlite { .. } => {}
+            Self::Etcd { client, version } => {
+                client.compact(*version, Some(CompactionOptions::new().with_physical())).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Replaces the blob; says how that failed.
     async fn replace(&mut self, body: Vec<u8>) -> std::result::Result<(), String> {
         let replaced = match self {
@@ -130,6 +141,11 @@ impl StateCas {
     /// The bytes of one write.
     pub async fn size(&self) -> usize {
         self.form.encode(&self.state, &self.stored.lock().await.deadlines).len()
+    }
+
+    /// Between rounds: makes room for the next one.
+    pub async fn forget(&self) -> Result<()> {
+        self.stored.lock().await.place.forget().await
     }
 
     /// Durable writes since it was opened.

@@ -15,7 +15,7 @@ use crate::cluster::Write;
 use crate::etcd::Limit;
 use leasehold_model::state::{CHUNK, ClusterState, Executor, Head, Shard};
 use leasehold_model::{ClusterName, ExecutorId, Revision, ShardCount};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// The most that a transaction holds.
@@ -125,15 +125,14 @@ impl Rows {
                 after.executors.insert(*id, Arc::clone(row));
             }
         }
-        let mut chunks = BTreeSet::new();
-        for (shard, row) in &changes.shards {
-            let chunk = shard.index() / CHUNK;
-            chunks.insert(chunk);
-            Arc::make_mut(&mut after.chunks[chunk])[shard.index() % CHUNK] = *row;
-        }
-        for chunk in chunks {
-            let value = encode_chunk(Keys::first_shard(chunk), &after.chunks[chunk]);
-            ops.push(Op { key: keys.chunk(chunk), value: Some(value) });
+        let mut shards = changes.shards.iter().peekable();
+        while let Some((first, _)) = shards.peek() {
+            let chunk = first.index() / CHUNK;
+            let rows = Arc::make_mut(&mut after.chunks[chunk]);
+            while let Some((shard, row)) = shards.next_if(|(shard, _)| shard.index() / CHUNK == chunk) {
+                rows[shard.index() % CHUNK] = *row;
+            }
+            ops.push(Op { key: keys.chunk(chunk), value: Some(encode_chunk(Keys::first_shard(chunk), rows)) });
         }
         for id in &changes.removed {
             ops.push(Op { key: keys.executor(*id), value: None });

@@ -1,7 +1,7 @@
 //! The transactions themselves: each under the leader's key, each read a linearizable one.
 
 use super::keys::Keys;
-use super::plan::Part;
+use super::plan::{Op, Part};
 use super::values::{HeadValue, decode_head};
 use crate::cluster::Error;
 use crate::etcd::{EtcdConnection, Failure, LeaderKey};
@@ -69,22 +69,9 @@ impl Wire {
 
     /// Stores `part` if we lead and the head was last changed at `head_changed_at`.
     pub async fn send(&self, head_changed_at: i64, part: &Part) -> Sent {
-        let mut compares = self.leads();
-        compares.push(Compare::mod_revision(self.keys.head(), CompareOp::Equal, head_changed_at));
-        let leadership = self.leader.as_ref().map_or(0, |leader| leader.create_revision);
-        let ops: Vec<_> = part.with_head(&self.keys, leadership).collect();
-        let bytes: usize = ops.iter().map(|op| op.key.len() + op.value.as_ref().map_or(0, Vec::len)).sum();
-        self.traffic.transactions.fetch_add(1, Ordering::Relaxed);
-        self.traffic.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let ops: Vec<_> = (ops.into_iter())
-            .map(|op| match op.value {
-                Some(value) => TxnOp::put(op.key, value, None),
-                None => TxnOp::delete(op.key, None),
-            })
-            .collect();
-        let txn = Txn::new().when(compares).and_then(ops).or_else(self.look_ops());
         let answer = self.connection.call(|mut client| {
-            let txn = txn.clone();
+            // Made for each attempt, of which there is mostly one: a part is too large to be copied for another that never comes.
+            let txn = self.storing(head_changed_at, part);
             async move { client.txn(txn).await }
         });
         match answer.await {
@@ -96,6 +83,24 @@ impl Wire {
                 Err(error) => Sent::Failed(Failure::Refused(error.to_string())),
             },
         }
+    }
+
+    fn storing(&self, head_changed_at: i64, part: &Part) -> Txn {
+        let mut compares = self.leads();
+        compares.push(Compare::mod_revision(self.keys.head(), CompareOp::Equal, head_changed_at));
+        let leadership = self.leader.as_ref().map_or(0, |leader| leader.create_revision);
+        let mut bytes = 0;
+        let op = |op: Op| {
+            bytes += op.key.len() + op.value.as_ref().map_or(0, Vec::len);
+            match op.value {
+                Some(value) => TxnOp::put(op.key, value, None),
+                None => TxnOp::delete(op.key, None),
+            }
+        };
+        let ops: Vec<_> = part.with_head(&self.keys, leadership).map(op).collect();
+        self.traffic.transactions.fetch_add(1, Ordering::Relaxed);
+        self.traffic.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Txn::new().when(compares).and_then(ops).or_else(self.look_ops())
     }
 
     /// Reads, linearizably and at one revision, whether we lead and what the head is.
