@@ -181,9 +181,7 @@ impl Router {
     ) -> Result<InvocationAnswer, RouterError> {
         let began = Instant::now();
         let ended = match self.0.admitted.try_acquire() {
-            Ok(_admitted) => {
-                Call::new(&self.0, request, within.min(WITHIN_MOST), doubt).run().await
-            }
+            Ok(_admitted) => Call::new(&self.0, request, within.min(WITHIN_MOST), doubt).run().await,
             Err(_) => Err(self.overloaded()),
         };
         self.0.metrics.ended(ended_as(&ended), began.elapsed().as_secs_f64());

@@ -211,10 +211,7 @@ mod tests {
             (Outcome::Refused(Refusal::InvalidField(InvalidValue::new("agent", "", "type/id"))), refused),
             (Outcome::Refused(Refusal::UnknownMethod { what: why() }), refused),
             (Outcome::Refused(Refusal::InvocationRejected { why: why() }), refused),
-            (
-                Outcome::Refused(Refusal::AppUnavailable { kind: why(), why: why() }),
-                (false, Next::Wait(ms(200))),
-            ),
+            (Outcome::Refused(Refusal::AppUnavailable { kind: why(), why: why() }), (false, Next::Wait(ms(200)))),
             (Outcome::Refused(Refusal::AppFault { kind: why(), why: why() }), refused),
             (Outcome::Refused(Refusal::BadCredential(Credential::AdminToken)), refused),
             (Outcome::Refused(Refusal::Superseded), refused),
