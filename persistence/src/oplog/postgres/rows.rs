@@ -157,14 +157,12 @@ const APPEND_AROUND: &str = concat!(
 );
 
 /// The other side of a benchmark's comparison: the same rows, unconditionally.
-const UNFENCED: &str = "WITH wanted AS MATERIALIZED (SELECT agent COLLATE \"C\" AS agent, epoch, executor, number \
-     FROM UNNEST($2::text[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS w (agent, epoch, executor, number)), \
-     written AS (INSERT INTO entries (oplog, idx, epoch, executor, kind, key, body) \
-     SELECT r.id, e.idx, w.epoch, w.executor, e.kind, e.key, e.body \
-     FROM UNNEST($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::bytea[]) AS e (number, idx, kind, key, body) \
-     JOIN wanted w USING (number) JOIN records r ON r.cluster = $1 AND r.agent = w.agent) \
-     SELECT number, NULL::bigint AS id, past AS base, past AS next, newest AS snapshot \
-     FROM UNNEST($5::bigint[], $6::bigint[], $7::bigint[]) WITH ORDINALITY AS w (expected, past, newest, number)";
+const UNFENCED: &str = concat!(
+    wanted!(", $5::bigint[], $6::bigint[], $7::bigint[]", "expected, past, newest,"),
+    "changed AS MATERIALIZED (SELECT w.number, r.id, 1::bigint AS base, w.past AS next, w.newest AS snapshot, w.epoch, w.executor \
+     FROM wanted w JOIN records r ON r.cluster = $1 AND r.agent = w.agent WHERE r.agent = ANY ($2))",
+    inserted!()
+);
 
 /// F5: the base moves past the last entry; that alone deletes them for every reader.
 const DELETE: &str = concat!(
