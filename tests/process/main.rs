@@ -4,11 +4,11 @@
 mod bad_input;
 mod cluster;
 mod dev;
-mod oplogs;
 mod distributed;
 mod distributed_refusals;
 mod full_disk;
 mod lifecycle;
+mod oplogs;
 mod postgres;
 mod processes;
 mod replicas;
