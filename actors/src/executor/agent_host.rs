@@ -1,6 +1,6 @@
 //! `AgentHost`: owns which agents run on this executor; one [`Agent`] each. Spawned by the executor process, one per process.
 //!
-//! It sends `Run`, [`Stop`] and [`Leave`] to agents and [`Fenced`] to the `LeaseHolder`. It never decides ownership: the fence
+//! It sends `Run`, [`Stop`] and `Leave` to agents and [`Fenced`] to the `LeaseHolder`. It never decides ownership: the fence
 //! and the `LeaseHolder`'s `Sweep` and `Recover` do.
 //!
 //! *Limits*: [`HostLimits`]. When all places are taken the agent that was idle longest is suspended; when none is idle the
