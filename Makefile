@@ -50,7 +50,7 @@ fix: ## format, apply clippy's suggestions, rewrite samples and the configuratio
 	$(CARGO) clippy --fix --allow-dirty --allow-staged --workspace --all-targets
 	$(CARGO) run -p leasehold-config --example write_samples
 
-bench: ## one JSON line per figure, each against a baseline of the same run; ONLY="NAME …" runs some
+bench: tools ## one JSON line per figure, each against a baseline of the same run; ONLY="NAME …" runs some
 	$(CARGO) run --locked --release --example bench -- $(ONLY)
 
 mutants: ## break the model one expression at a time; every survivor is a missing test
