@@ -239,8 +239,8 @@ pub async fn populate(manager: &Manager, executors: usize) -> Result<Vec<Member>
     Ok(members)
 }
 
-/// The state of a cluster in which so many executors own every shard.
-pub fn owned_by(shards: u32, executors: usize) -> Result<ClusterState> {
+/// The first write of a cluster: so many executors, which own nothing yet.
+pub fn unassigned(shards: u32, executors: usize) -> Result<Draft> {
     let mut draft = Draft::on(&ClusterState::empty(cluster_name()?, ShardCount::new(shards)?));
     for number in 0..executors {
         let from = registration(number)?;
@@ -257,6 +257,12 @@ pub fn owned_by(shards: u32, executors: usize) -> Result<ClusterState> {
         };
         let _ = draft.apply(&Command::Register { id: from.executor, executor, replaces: None })?;
     }
+    Ok(draft)
+}
+
+/// The state of a cluster in which so many executors own every shard.
+pub fn owned_by(shards: u32, executors: usize) -> Result<ClusterState> {
+    let mut draft = unassigned(shards, executors)?;
     let planned = plan(draft.state(), &Limits::none());
     let _ = draft.apply(&Command::Plan(planned))?;
     Ok(draft.finish().0)

@@ -1,17 +1,16 @@
 //! What the cluster's state costs on a real etcd: renewals, and the first assignment of a large cluster.
 
-use crate::cluster::{cluster_name, lease, owned_by, registration};
+use crate::cluster::{cluster_name, owned_by, unassigned};
 use crate::figure::{Measured, Result};
 use crate::renewals::{SPAN, Subject};
 use crate::rounds::{in_turns, median};
 use crate::state_cas::{Form, Place, packed};
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
-use leasehold_actors::lease_key::key_hash;
 use leasehold_harness::{Etcd, EtcdConfig};
-use leasehold_model::ShardCount;
+use leasehold_model::Revision;
 use leasehold_model::command::{Command, Draft};
 use leasehold_model::plan::{Limits, plan};
-use leasehold_model::state::{ClusterState, Executor};
+use leasehold_model::state::ClusterState;
 use leasehold_persistence::ClusterStore;
 use leasehold_persistence::cluster::{EtcdClusterStore, Write};
 use leasehold_persistence::etcd::{EtcdConnection, EtcdOptions};
@@ -89,29 +88,6 @@ pub async fn revisions() -> Result<Measured> {
     Ok(Measured { value: per(between - before, renewals), baseline: per(after - between, others) })
 }
 
-/// The state before the first assignment: executors that own nothing.
-fn unassigned() -> Result<(ClusterState, Write)> {
-    let mut draft = Draft::on(&ClusterState::empty(cluster_name()?, ShardCount::new(SHARDS)?));
-    for number in 0..EXECUTORS {
-        let from = registration(number)?;
-        let executor = Executor {
-            name: from.name,
-            address: from.address,
-            zone: from.zone,
-            weight: from.weight,
-            lease_length: lease()?,
-            key_hash: key_hash(&from.lease_key),
-            draining: false,
-            superseded: false,
-            registered_at_ms: 1_790_000_000_000,
-        };
-        let _ = draft.apply(&Command::Register { id: from.executor, executor, replaces: None })?;
-    }
-    let (state, changes) = draft.finish();
-    let write = Write { tag: 1, expected: leasehold_model::Revision(0), next: state.revision, changes };
-    Ok((state, write))
-}
-
 /// Plans a first assignment and stores it. Answers the seconds that storing took, and those before it.
 async fn assign(store: &EtcdClusterStore, state: &ClusterState) -> Result<(f64, f64)> {
     let began = Instant::now();
@@ -128,7 +104,8 @@ async fn assign(store: &EtcdClusterStore, state: &ClusterState) -> Result<(f64, 
 /// A store whose executors have registered.
 async fn registered(etcd: &mut Etcd) -> Result<(EtcdClusterStore, ClusterState)> {
     etcd.wipe();
-    let (store, (state, write)) = (store(etcd).await?, unassigned()?);
+    let (store, (state, changes)) = (store(etcd).await?, unassigned(SHARDS, EXECUTORS)?.finish());
+    let write = Write { tag: 1, expected: Revision(0), next: state.revision, changes };
     store.load(&state.cluster, state.shard_count).await?;
     store.commit(&write).await?;
     Ok((store, state))
