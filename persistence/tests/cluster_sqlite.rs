@@ -230,6 +230,23 @@ async fn a_commit_on_a_full_disk_has_surely_not_been_made_and_can_be_repeated_on
     child.wait();
 }
 
+/// S1, S4: a transaction whose sync failed stands in the log, and a crash would bring it back: whatever is said of it is what whoever opens the
+/// file next finds. The child's syncs of the log fail while a file says so.
+#[tokio::test]
+async fn what_is_said_of_a_commit_whose_sync_failed_is_what_a_crash_leaves() {
+    let (place, state) = Place::filled().await;
+    let mut child = ChildManager::start_with_failing_syncs("failing-sync", &place);
+    assert_eq!(child.line(), "unknown");
+    assert_eq!(child.line(), "unavailable", "nothing can be said while the disk fails");
+    let said = child.line();
+    child.kill();
+    let left = load(&place.open().await.unwrap()).await.revision;
+    let acknowledged = state.revision.next();
+    let applied = left == acknowledged.next();
+    assert!(applied || left == acknowledged, "{left:?}");
+    assert_eq!(said, format!("outcome {applied}"));
+}
+
 #[tokio::test]
 async fn a_file_that_was_deleted_or_replaced_ends_the_leadership() {
     let (place, state) = Place::filled().await;
@@ -408,6 +425,31 @@ struct ChildManager {
 
 const PART: &str = "CLUSTER_STORE_CHILD_PART";
 const DB: &str = "CLUSTER_STORE_CHILD_DB";
+/// The file that makes syncs fail.
+const FAILING: &str = "CLUSTER_STORE_CHILD_FAILING";
+
+const FAILING_SYNCS: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int fails(int fd) {
+    char link[64], name[4096];
+    const char *failing = getenv("CLUSTER_STORE_CHILD_FAILING");
+    if (!failing || access(failing, F_OK) != 0) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, name, sizeof name - 1);
+    if (length < 4) return 0;
+    name[length] = 0;
+    return strcmp(name + length - 4, "-wal") == 0;
+}
+
+int fsync(int fd) { if (fails(fd)) { errno = EIO; return -1; } return syscall(SYS_fsync, fd); }
+int fdatasync(int fd) { if (fails(fd)) { errno = EIO; return -1; } return syscall(SYS_fdatasync, fd); }
+"#;
 
 impl ChildManager {
     fn start(part: &str, db: &Path) -> Self {
@@ -422,6 +464,18 @@ impl ChildManager {
         let mut shell = Process::new("unshare");
         shell.args(["--map-root-user", "--mount", "/bin/sh", "-c", &format!("{mount} && exec \"$@\""), "sh"]);
         Self::start_by(shell, part, db)
+    }
+
+    /// With a library before the system's whose syncs of a log fail while [`FAILING`] is there.
+    fn start_with_failing_syncs(part: &str, place: &Place) -> Self {
+        let (source, library) = (place.0.path().join("syncs.c"), place.0.path().join("syncs.so"));
+        fs::write(&source, FAILING_SYNCS).unwrap();
+        let built = Process::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap();
+        assert!(built.success());
+        let mut shell = Process::new("/usr/bin/env");
+        shell.env(FAILING, place.0.path().join("failing"));
+        shell.arg(format!("LD_PRELOAD={}", library.display()));
+        Self::start_by(shell, part, &place.db())
     }
 
     fn start_by(mut shell: Process, part: &str, db: &Path) -> Self {
@@ -490,6 +544,7 @@ async fn this_process_plays_the_manager_that_it_is_told_to() {
         "delete-log" => use_as_only_connection(&db).await,
         "small-disk" => commit_on_a_small_disk(&db).await,
         "full-disk" => commit_on_a_full_disk(&db).await,
+        "failing-sync" => commit_while_syncs_fail(&db).await,
         other => panic!("unknown part {other}"),
     }
 }
@@ -563,6 +618,28 @@ async fn commit_on_a_full_disk(db: &Path) {
     store.commit(&write).await.unwrap();
     assert_eq!(load(&store).await, after);
     say(format!("committed {}", after.revision));
+}
+
+async fn commit_while_syncs_fail(db: &Path) {
+    let store = SqliteClusterStore::open(db).await.unwrap();
+    // One that stands in the log and nowhere else, so that the log is not simply done away with.
+    let (write, state) = raise(&load(&store).await);
+    store.commit(&write).await.unwrap();
+    let (write, _) = raise(&state);
+    let failing = PathBuf::from(std::env::var_os(FAILING).unwrap());
+    File::create(&failing).unwrap();
+    match store.commit(&write).await {
+        Err(Error::Unknown(_)) => say("unknown"),
+        other => say(format!("{other:?}")),
+    }
+    match store.outcome(write.tag).await {
+        Err(Error::Unavailable(_)) => say("unavailable"),
+        other => say(format!("{other:?}")),
+    }
+    fs::remove_file(&failing).unwrap();
+    say(format!("outcome {}", store.outcome(write.tag).await.unwrap()));
+    // Until the parent kills this process or goes away itself.
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 /// Sets the soft limit, up to the hard one.

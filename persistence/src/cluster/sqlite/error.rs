@@ -2,7 +2,7 @@
 
 use crate::cluster::Error;
 
-/// Primary result codes (<https://www.sqlite.org/rescode.html>); the lowest byte of an extended one.
+/// Result codes (<https://www.sqlite.org/rescode.html>). The lowest byte of an extended one is its primary.
 mod code {
     pub const ERROR: i32 = 1;
     pub const BUSY: i32 = 5;
@@ -11,11 +11,22 @@ mod code {
     pub const CONSTRAINT: i32 = 19;
     pub const MISMATCH: i32 = 20;
     pub const NOT_A_DATABASE: i32 = 26;
+    pub const IOERR_FSYNC: i32 = 1034;
+    pub const IOERR_DIR_FSYNC: i32 = 1290;
+}
+
+fn extended_code(error: &sqlx::Error) -> Option<i32> {
+    error.as_database_error()?.code()?.parse().ok()
 }
 
 fn primary_code(error: &sqlx::Error) -> Option<i32> {
-    let extended = error.as_database_error()?.code()?;
-    extended.parse::<i32>().ok().map(|code| code & 0xff)
+    extended_code(error).map(|code| code & 0xff)
+}
+
+/// Whether the disk did not say that it has what was written to the log. The transaction is whole there, and this connection
+/// will not read it: whoever opens the file next does.
+pub(super) fn sync_failed(error: &sqlx::Error) -> bool {
+    matches!(extended_code(error), Some(code::IOERR_FSYNC | code::IOERR_DIR_FSYNC))
 }
 
 /// An error after which provably nothing was written: every one before COMMIT, once the transaction was rolled back.

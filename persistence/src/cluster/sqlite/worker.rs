@@ -1,6 +1,6 @@
 //! The thread that owns the file and the connection, and does one job at a time.
 
-use super::error::{at_commit, unwritten};
+use super::error::{at_commit, sync_failed, unwritten};
 use super::owner::{Ownership, Title};
 use super::{Options, rows};
 use crate::cluster::jobs::{self, Job, Reply};
@@ -27,6 +27,8 @@ const CHECKED_PAGES: i64 = 512;
 struct Worker {
     // Before the ownership, so that even a panic closes them in this order.
     connection: Option<SqliteConnection>,
+    /// A sync of the log failed: what is in it is to be settled before anything is said or written.
+    unsettled: bool,
     options: SqliteConnectOptions,
     file: String,
     ownership: Ownership,
@@ -66,7 +68,7 @@ impl Worker {
             .busy_timeout(options.busy_timeout)
             .disable_statement_logging();
         let file = path.display().to_string();
-        let mut worker = Self { connection: None, options, file, ownership };
+        let mut worker = Self { connection: None, unsettled: false, options, file, ownership };
         let prepared = block_on(worker.prepare());
         if let Err(error) = prepared {
             worker.close();
@@ -99,7 +101,24 @@ impl Worker {
             let opened = self.options.connect().await;
             self.connection = Some(opened.map_err(|error| unwritten(&self.file, &error))?);
         }
+        if self.unsettled {
+            self.settle().await?;
+        }
         Ok(self.connection.as_mut().expect("opened above"))
+    }
+
+    /// After a sync that failed: what the recovery on opening found in the log goes into the database and is synced there, so that
+    /// neither this process nor one after a crash sees anything else than what is said from now on.
+    async fn settle(&mut self) -> Result<(), Error> {
+        let connection = self.connection.as_mut().expect("called with one");
+        let moved = query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(connection).await;
+        let busy =
+            moved.and_then(|row| row.try_get::<i64, _>("busy")).map_err(|error| unwritten(&self.file, &error))?;
+        if busy != 0 {
+            return Err(Error::Unavailable(format!("{}: another process keeps its log in use", self.file)));
+        }
+        self.unsettled = false;
+        Ok(())
     }
 
     fn close(mut self) {
@@ -175,6 +194,14 @@ impl jobs::Worker for Worker {
             Err(failed) => failed,
         };
         let rolled_back = self.roll_back().await;
+        if let rows::Failed::Commit(error) = &failed
+            && sync_failed(error)
+            && let Some(connection) = self.connection.take()
+        {
+            self.unsettled = true;
+            // It may fail at the same disk again; then the log stays, for the next opening.
+            let _ = connection.close().await;
+        }
         Err(match failed {
             rows::Failed::Conflict => self.conflict(write).await,
             rows::Failed::At(table, error) => unwritten(&format!("{file}, {table}"), &error),
