@@ -1,15 +1,17 @@
 //! `Persistence`: owns the committed state; all writes, one compare-and-swap at a time, grouped.
 //!
 //! Spawned by [`super::start`], one per leadership. While one write is in flight, commands collect; the next write
-//! carries all of them in arrival order. Everyone is answered after their write is known. A write whose outcome is
-//! unknown is looked up by its tag, never guessed. It does not limp on: when the store turns out to be somebody
+//! carries all of them in arrival order, and waits a moment for those that the last one's answers will bring (see
+//! [`Company`]). Everyone is answered after their write is known. A write whose outcome is
+//! unknown is looked up by its tag, never guessed. Who is written together and who is told what is decided by
+//! [`leasehold_model::commits`]. It does not limp on: when the store turns out to be somebody
 //! else's, or an outcome cannot be learnt within the patience, it answers `Lost` to everybody from then on and the
 //! leadership ends. Its queue is bounded by what the `Leader` sends: one batch per waiting request or pass.
 
 use super::metrics::ManagerMetrics;
 use actix::prelude::*;
-use leasehold_model::Refusal;
-use leasehold_model::command::{Changes, Command, Draft, Outcome};
+use leasehold_model::command::{Changes, Command};
+use leasehold_model::commits::{Begun, Commits, Ended, Said, WriteEnd, looked_up};
 use leasehold_model::leader::{BatchId, CommitFailure, Committed, Confirmation};
 use leasehold_model::state::ClusterState;
 use leasehold_persistence::ClusterStore;
@@ -68,41 +70,34 @@ pub struct Quiesce;
 #[rtype(result = "()")]
 struct Gathered;
 
-/// How a write ended, once that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum WriteEnd {
-    Applied,
-    Refused(String),
-    Lost(String),
-}
+/// To itself: [`Company`] was waited for long enough.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct WaitedEnough;
 
-struct Batch {
-    id: BatchId,
-    commands: Vec<Command>,
-    to: Recipient<CommitEnded>,
-}
+/// The longest that a write waits for company.
+const MAX_WAIT: Duration = Duration::from_millis(5);
 
-/// A batch in a write, with what each of its commands came to.
-type Applied = (BatchId, Vec<Result<Outcome, Refusal>>, Recipient<CommitEnded>);
-
-/// A write under way, and whom to tell.
-struct InFlight {
-    batches: Vec<Applied>,
-    state: Arc<ClusterState>,
-    changes: Arc<Changes>,
-    began: Instant,
+/// Whom the next write is worth waiting for. Callers that come back as soon as they are answered would otherwise fall into two halves of which one is always in
+/// flight, and the disk would work twice for what it can do at once.
+#[derive(Debug, Clone, Copy)]
+struct Company {
+    /// As many as the last write answered, and as waited then.
+    batches: usize,
+    /// Half of what the last write took after its end, at most [`MAX_WAIT`]: nobody waits longer than that for nothing.
+    until: Instant,
 }
 
 /// The actor; see the module.
 pub struct Persistence {
     store: Arc<dyn ClusterStore>,
-    committed: Arc<ClusterState>,
+    commits: Commits<Recipient<CommitEnded>>,
     patience: Duration,
-    waiting: Vec<Batch>,
-    in_flight: bool,
+    company: Option<Company>,
     /// [`Gathered`] is under way.
     gathering: bool,
-    lost: Option<String>,
+    /// [`WaitedEnough`] is under way.
+    waits: bool,
     idle: tokio::sync::watch::Sender<bool>,
     metrics: ManagerMetrics,
 }
@@ -119,92 +114,88 @@ impl Persistence {
         let idle = tokio::sync::watch::Sender::new(true);
         Self {
             store,
-            committed,
+            commits: Commits::new(committed),
             patience,
-            waiting: Vec::new(),
-            in_flight: false,
+            company: None,
             gathering: false,
-            lost: None,
+            waits: false,
             idle,
             metrics,
         }
     }
 
-    /// Lets in what has arrived by now before the next write begins: who asked together is written together.
+    /// Lets in what has arrived by now, and who is expected, before the next write begins: who asked together is written together.
     fn gather(&mut self, ctx: &mut Context<Self>) {
-        self.idle.send_replace(!self.in_flight && self.waiting.is_empty());
-        if !self.in_flight && !self.waiting.is_empty() && !self.gathering {
-            self.gathering = true;
-            ctx.notify(Gathered);
-        }
-    }
-
-    /// Applies everything that waits to a draft and writes it.
-    fn write_next(&mut self, ctx: &mut Context<Self>) {
-        self.idle.send_replace(!self.in_flight && self.waiting.is_empty());
-        if self.in_flight || self.waiting.is_empty() {
+        self.tell_whether_idle();
+        if self.commits.in_flight() || self.commits.waiting() == 0 || self.gathering {
             return;
         }
-        let mut draft = Draft::on(&self.committed);
-        let mut batches = Vec::new();
-        for Batch { id, commands, to } in self.waiting.drain(..) {
-            let results = commands.iter().map(|command| draft.apply(command)).collect();
-            batches.push((id, results, to));
-        }
-        let (state, changes) = draft.finish();
-        let flight = InFlight { batches, state: Arc::new(state), changes: Arc::new(changes), began: Instant::now() };
-        if flight.changes.is_empty() {
-            return self.answer(flight, &WriteEnd::Applied, ctx);
-        }
-        self.in_flight = true;
-        let write = Write {
-            tag: rand::random(),
-            expected: self.committed.revision,
-            next: flight.state.revision,
-            changes: Changes::clone(&flight.changes),
-        };
-        let end = write_and_learn(Arc::clone(&self.store), write, self.patience);
-        ctx.spawn(end.into_actor(self).map(move |end, actor, ctx| {
-            actor.in_flight = false;
-            actor.answer(flight, &end, ctx);
-        }));
-    }
-
-    fn answer(&mut self, flight: InFlight, end: &WriteEnd, ctx: &mut Context<Self>) {
-        let commands = flight.batches.iter().map(|(_, results, _)| results.len()).sum();
-        match end {
-            WriteEnd::Applied => {
-                self.committed = Arc::clone(&flight.state);
-                if !flight.changes.is_empty() {
-                    self.metrics.committed(commands, flight.began.elapsed());
+        let now = Instant::now();
+        match self.company {
+            Some(Company { batches, until }) if self.commits.waiting() < batches && now < until => {
+                if !self.waits {
+                    self.waits = true;
+                    ctx.notify_later(WaitedEnough, until - now);
                 }
             }
+            Some(_) | None => {
+                self.gathering = true;
+                ctx.notify(Gathered);
+            }
+        }
+    }
+
+    fn tell_whether_idle(&self) {
+        self.idle.send_replace(!self.commits.in_flight() && self.commits.waiting() == 0);
+    }
+
+    /// Writes everything that waits.
+    fn write_next(&mut self, ctx: &mut Context<Self>) {
+        self.tell_whether_idle();
+        let began = Instant::now();
+        let expected = self.commits.committed().revision;
+        match self.commits.begin() {
+            Begun::Nothing => {}
+            Begun::Unchanged(ended) => self.answer(ended, began, ctx),
+            Begun::Write(due) => {
+                let commands = self.commits.commands();
+                let changes = Changes::clone(&due.changes);
+                let write = Write { tag: rand::random(), expected, next: due.next, changes };
+                let end = write_and_learn(Arc::clone(&self.store), write, self.patience);
+                ctx.spawn(end.into_actor(self).map(move |end, actor, ctx| {
+                    actor.measure(&end, commands, began);
+                    let ended = actor.commits.end(&end);
+                    actor.answer(ended, began, ctx);
+                }));
+            }
+        }
+    }
+
+    fn measure(&self, end: &WriteEnd, commands: usize, began: Instant) {
+        match end {
+            WriteEnd::Applied => self.metrics.committed(commands, began.elapsed()),
             WriteEnd::Refused(why) => {
                 self.metrics.commit_failed();
-                tracing::warn!(why, commands, revision = self.committed.revision.0, "the store did not take a write");
+                let revision = self.commits.committed().revision.0;
+                tracing::warn!(why, commands, revision, "the store did not take a write");
             }
-            WriteEnd::Lost(why) => self.lost = Some(why.clone()),
+            WriteEnd::Lost(_) => {}
         }
-        for (batch, results, to) in flight.batches {
-            let result = match end {
-                WriteEnd::Applied => {
-                    Ok(Committed { state: Arc::clone(&flight.state), changes: Arc::clone(&flight.changes), results })
-                }
-                WriteEnd::Refused(why) => Err(CommitFailure::Unavailable(why.clone())),
-                WriteEnd::Lost(why) => Err(CommitFailure::Lost(why.clone())),
-            };
-            tell(&to, CommitEnded { batch, result });
-        }
-        self.refuse_if_lost();
-        self.gather(ctx);
     }
 
-    fn refuse_if_lost(&mut self) {
-        let Some(why) = self.lost.clone() else { return };
-        for batch in self.waiting.drain(..) {
-            let result = Err(CommitFailure::Lost(why.clone()));
-            tell(&batch.to, CommitEnded { batch: batch.id, result });
-        }
+    fn answer(&mut self, ended: Vec<Ended<Recipient<CommitEnded>>>, began: Instant, ctx: &mut Context<Self>) {
+        self.company = Some(Company {
+            batches: ended.len() + self.commits.waiting(),
+            until: Instant::now() + (began.elapsed() / 2).min(MAX_WAIT),
+        });
+        tell_all(ended);
+        self.gather(ctx);
+    }
+}
+
+fn tell_all(ended: Vec<Ended<Recipient<CommitEnded>>>) {
+    for Ended { to, batch, result } in ended {
+        tell(&to, CommitEnded { batch, result });
     }
 }
 
@@ -229,21 +220,26 @@ fn evidence(error: Error) -> String {
 /// Writes, and where the answer is unknown looks it up by the write's tag until it is known or `patience` is over.
 async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: Duration) -> WriteEnd {
     let mut until = Instant::now() + patience;
-    let unknown = match answered(&mut until, patience, store.commit(&write)).await {
-        Some(Ok(())) => return WriteEnd::Applied,
-        Some(Err(error)) => match error.class() {
-            Class::Retry => return WriteEnd::Refused(evidence(error)),
-            Class::Fatal => return WriteEnd::Lost(error.to_string()),
-            Class::Unknown => evidence(error),
+    let unknown = match answered(&mut until, patience, store.commit(&write)).await.map(said) {
+        Some(said) => match said.end() {
+            Ok(end) => return end,
+            Err(unknown) => unknown,
         },
         None => return WriteEnd::Lost(format!("a write was not answered within {patience:?}")),
     };
     tracing::warn!(why = unknown, revision = write.next.0, "outcome of a write unknown: looking it up");
     let look_up = retry(until, patience, || store.outcome(write.tag));
-    match look_up.await {
-        Ok(true) => WriteEnd::Applied,
-        Ok(false) => WriteEnd::Refused(format!("{unknown}; looked up since: nothing was written")),
-        Err(why) => WriteEnd::Lost(format!("the outcome of a write could not be learnt: {why}")),
+    looked_up(&unknown, look_up.await)
+}
+
+fn said(answer: Result<(), Error>) -> Said {
+    match answer {
+        Ok(()) => Said::Stored,
+        Err(error) => match error.class() {
+            Class::Retry => Said::NotStored(evidence(error)),
+            Class::Fatal => Said::NotOurs(error.to_string()),
+            Class::Unknown => Said::Unknown(evidence(error)),
+        },
     }
 }
 
@@ -291,8 +287,7 @@ impl Actor for Persistence {
 impl Handler<Commit> for Persistence {
     type Result = ();
     fn handle(&mut self, Commit { batch, commands, to }: Commit, ctx: &mut Self::Context) {
-        self.waiting.push(Batch { id: batch, commands, to });
-        self.refuse_if_lost();
+        tell_all(self.commits.add(batch, commands, to));
         self.gather(ctx);
     }
 }
@@ -305,11 +300,19 @@ impl Handler<Gathered> for Persistence {
     }
 }
 
+impl Handler<WaitedEnough> for Persistence {
+    type Result = ();
+    fn handle(&mut self, _: WaitedEnough, ctx: &mut Self::Context) {
+        self.waits = false;
+        self.gather(ctx);
+    }
+}
+
 impl Handler<ConfirmLeadership> for Persistence {
     type Result = ();
     fn handle(&mut self, ConfirmLeadership { to }: ConfirmLeadership, ctx: &mut Self::Context) {
-        if let Some(why) = &self.lost {
-            return tell(&to, Confirmed(Confirmation::Lost(why.clone())));
+        if let Some(why) = self.commits.lost() {
+            return tell(&to, Confirmed(Confirmation::Lost(why.to_owned())));
         }
         let store = Arc::clone(&self.store);
         let until = Instant::now() + self.patience;

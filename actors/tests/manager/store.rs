@@ -27,6 +27,36 @@ async fn commands_that_wait_for_a_write_are_committed_together() {
     .await;
 }
 
+/// Group commit: callers that come back a moment after they were answered do not go on in halves that take turns; and who is alone waits for nobody.
+#[tokio::test(start_paused = true)]
+async fn callers_who_take_turns_are_soon_written_together_and_one_alone_waits_for_nobody() {
+    local(async {
+        let w = World::new(8).await;
+        sleep(Duration::from_millis(1)).await;
+        w.store.inject_when(|call| match call.op {
+            Op::Commit => vec![Fault::DelayBefore(Duration::from_millis(8))],
+            _ => Vec::new(),
+        });
+        let manager = &w.manager;
+        let caller = |number: u32| async move {
+            sleep(Duration::from_millis(2) * (number % 2)).await;
+            for turn in 0..10 {
+                Scripted::new(u128::from(1 + number * 10 + turn)).register(manager).await.unwrap();
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let before = w.store.counters().read().commits;
+        futures::future::join_all((0..16).map(caller)).await;
+        let commits = w.store.counters().read().commits - before;
+        assert!(commits <= 14, "{commits} writes for 10 turns of 16 callers, and passes");
+        sleep(Duration::from_secs(5)).await;
+        let began = Instant::now();
+        Scripted::new(900).register(manager).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::from_millis(8));
+    })
+    .await;
+}
+
 /// Case 3: a write whose answer is lost is recognised as one's own: no step-down, no second epoch, no second write.
 #[tokio::test(start_paused = true)]
 async fn my_own_write_is_recognised_when_its_answer_is_lost() {
