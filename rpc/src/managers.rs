@@ -7,14 +7,15 @@
 //! | --- | --- |
 //! | answers, or refuses for any other reason | it is asked again |
 //! | names the leader (`NOT_LEADER`) | the leader is asked within the same call and its deadline, after at most [`MAX_REDIRECTS`] names, and nobody twice |
-//! | does not lead and names nobody useful | its connection is given up, the next one is asked by the next call |
-//! | is not reached, or does not answer in time | the same; and for as long as that took (at least [`AVOIDED_LEAST`]) nobody's hint leads back to it |
+//! | does not lead and names nobody useful | its connection is given up, the next one is asked within the same call and its deadline |
+//! | is not reached | the same; and for as long as that took (at least [`AVOIDED_LEAST`]) nobody's hint leads back to it |
+//! | does not answer in time | the same, but the next one is asked by the next call |
 //! | cannot confirm that it leads | the next one is asked by the next call |
 //!
 //! A connection that is given up matters where one address stands for many: kept, it would lead to the same standby for ever.
 //!
-//! Nothing is retried that may have been done (R13): a redirect follows a refusal, which is proof that nothing was. What only reads,
-//! or sets what can be set twice, is asked of everybody in turn within one deadline.
+//! Nothing is retried that may have been done (R13): another one is asked after a refusal or a connection that did not come about, which prove
+//! that nothing was, and nobody twice in one call. What only reads, or sets what can be set twice, is asked of everybody in turn within one deadline.
 
 use crate::api::ManagerApi;
 use crate::channel::Dialer;
@@ -68,6 +69,14 @@ struct Asked {
     /// Which of this client's connections.
     number: u64,
     began: Instant,
+}
+
+/// Whom one call has asked.
+#[derive(Default)]
+struct Trail {
+    asked: Vec<Address>,
+    /// How many names were followed.
+    followed: usize,
 }
 
 /// What is remembered between calls.
@@ -135,18 +144,29 @@ impl Managers {
 
     /// The one that would be asked next is not to be trusted: the next call asks another, over another connection.
     pub fn pass_over(&self) {
-        let preferred = self.preferred();
-        self.gave_up(&preferred, false);
+        let mut state = self.state();
+        let preferred = state.hint.clone().unwrap_or_else(|| self.configured[state.at].clone());
+        state.links.remove(&preferred);
+        self.move_on(&mut state, &preferred);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn preferred(&self) -> Asked {
+    /// The preferred one, or the next of the list that this call has not asked yet, which is preferred then.
+    fn next(&self, trail: &Trail) -> Option<Asked> {
         let mut state = self.state();
-        let address = state.hint.clone().unwrap_or_else(|| self.configured[state.at].clone());
-        self.link(&mut state, address)
+        if let Some(hint) = state.hint.clone()
+            && !trail.asked.contains(&hint)
+        {
+            return Some(self.link(&mut state, hint));
+        }
+        let count = self.configured.len();
+        let from_preferred = (state.at..state.at + count).map(|at| at % count);
+        let at = from_preferred.into_iter().find(|at| !trail.asked.contains(&self.configured[*at]))?;
+        (state.at, state.hint) = (at, None);
+        Some(self.link(&mut state, self.configured[at].clone()))
     }
 
     fn link(&self, state: &mut State, address: Address) -> Asked {
@@ -161,9 +181,9 @@ impl Managers {
     }
 
     /// The leader that `refusal` names, if it may be asked in this call; it is preferred from now on.
-    fn redirected(&self, refusal: &Refusal, asked: &[Asked]) -> Option<Asked> {
+    fn redirected(&self, refusal: &Refusal, trail: &mut Trail) -> Option<Asked> {
         let Refusal::NotLeader { leader: Some(leader) } = refusal else { return None };
-        if asked.len() > MAX_REDIRECTS || asked.iter().any(|asked| asked.address == *leader) {
+        if trail.followed == MAX_REDIRECTS || trail.asked.contains(leader) {
             return None;
         }
         let mut state = self.state();
@@ -176,6 +196,7 @@ impl Managers {
             Some(at) => (state.at, state.hint) = (at, None),
             None => state.hint = Some(leader.clone()),
         }
+        trail.followed += 1;
         tracing::info!(%leader, "another manager leads");
         Some(self.link(&mut state, leader.clone()))
     }
@@ -206,48 +227,74 @@ impl Managers {
         }
     }
 
-    /// Asks the preferred manager, and whom it names.
-    async fn one<T, F>(
+    /// Asks `manager`, and whom it names.
+    async fn follow<T, F>(
         &self,
+        mut manager: Asked,
+        trail: &mut Trail,
         until: Instant,
-        share: Duration,
         call: &(impl Fn(Manager) -> F + Sync),
     ) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, CallError>>,
     {
-        let mut asked = vec![self.preferred()];
         loop {
-            let now = asked.last().expect("the preferred one at least").clone();
-            let within = until.saturating_duration_since(Instant::now()).min(share);
-            let waiting = Waiting { managers: self, asked: Some(&now) };
-            let answer = now.link.ask(within, call).await;
+            trail.asked.push(manager.address.clone());
+            let within = until.saturating_duration_since(Instant::now());
+            let waiting = Waiting { managers: self, asked: Some(&manager) };
+            let answer = manager.link.ask(within, call).await;
             waiting.over();
             match &answer {
                 Err(CallError::Refused(refusal @ Refusal::NotLeader { .. })) => {
-                    let Some(leader) = self.redirected(refusal, &asked) else {
-                        self.gave_up(&now, false);
+                    let Some(leader) = self.redirected(refusal, trail) else {
+                        self.gave_up(&manager, false);
                         return answer;
                     };
-                    asked.push(leader);
+                    manager = leader;
                     continue;
                 }
                 Err(CallError::Refused(Refusal::LeadershipUnconfirmed { .. })) => {
-                    self.move_on(&mut self.state(), &now.address);
+                    self.move_on(&mut self.state(), &manager.address);
                 }
-                Err(CallError::Unreachable(_) | CallError::Unknown(_)) => self.gave_up(&now, true),
+                Err(CallError::Unreachable(_) | CallError::Unknown(_)) => self.gave_up(&manager, true),
                 Ok(_) | Err(CallError::Refused(_)) => {}
             }
             return answer;
         }
     }
 
-    /// A call that may be made once only.
+    /// Asks one after the other while `goes_on` says so of the failure. The time left is divided into `shares`, of which each one asked has one.
+    async fn in_turn<T, F>(
+        &self,
+        mut shares: usize,
+        goes_on: impl Fn(&CallError) -> bool,
+        call: impl Fn(Manager) -> F + Sync,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, CallError>>,
+    {
+        let until = Instant::now() + self.deadline;
+        let mut trail = Trail::default();
+        let mut manager = self.next(&trail).expect("nobody was asked yet");
+        loop {
+            let now = Instant::now();
+            let share = until.saturating_duration_since(now) / u32::try_from(shares).unwrap_or(u32::MAX);
+            let answer = self.follow(manager, &mut trail, now + share, &call).await;
+            shares = shares.saturating_sub(1).max(1);
+            if !answer.as_ref().is_err_and(&goes_on) || Instant::now() >= until {
+                return answer;
+            }
+            let Some(next) = self.next(&trail) else { return answer };
+            manager = next;
+        }
+    }
+
+    /// A call that may be made once only: the next one is asked when the last one provably did nothing.
     async fn once<T, F>(&self, call: impl Fn(Manager) -> F + Sync) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, CallError>>,
     {
-        self.one(Instant::now() + self.deadline, self.deadline, &call).await
+        self.in_turn(1, did_nothing, call).await
     }
 
     /// A call that may be made of everybody in turn; each gets an even share of the time left.
@@ -255,17 +302,17 @@ impl Managers {
     where
         F: Future<Output = Result<T, CallError>>,
     {
-        let until = Instant::now() + self.deadline;
-        let mut left = self.configured.len() + usize::from(self.state().hint.is_some());
-        loop {
-            let share = until.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX);
-            let answer = self.one(until, share, &call).await;
-            left -= 1;
-            let asks_on = answer.as_ref().is_err_and(is_for_another) && left > 0;
-            if !asks_on {
-                return answer;
-            }
-        }
+        let all = self.configured.len() + usize::from(self.state().hint.is_some());
+        self.in_turn(all, is_for_another, call).await
+    }
+}
+
+/// Whether nothing came of the call where it was made, and another manager may do it.
+const fn did_nothing(error: &CallError) -> bool {
+    match error {
+        CallError::Unreachable(_) => true,
+        CallError::Unknown(_) => false,
+        CallError::Refused(refusal) => matches!(refusal, Refusal::NotLeader { .. }),
     }
 }
 
