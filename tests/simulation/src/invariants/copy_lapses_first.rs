@@ -1,0 +1,37 @@
+//! S5: the executor's copy of a lease ends first. So whoever admits a shard is still, in the store, its owner at that epoch, or the
+//! one it is being taken from: nobody else was given it in the belief that the lease had ended or the shard had been let go of.
+
+use super::{Invariant, View};
+use crate::world::shards;
+use leasehold_model::state::ShardState;
+
+pub struct CopyLapsesFirst;
+
+impl Invariant for CopyLapsesFirst {
+    fn id(&self) -> &'static str {
+        "S5"
+    }
+
+    fn look(&mut self, view: &View) -> Result<(), String> {
+        let Some(state) = view.state.as_ref().filter(|_| !view.two_worlds) else { return Ok(()) };
+        for process in view.processes.iter().filter(|process| process.has_lease()) {
+            let life = process.life.read();
+            for admitted in shards().filter_map(|shard| process.admits(shard)) {
+                let row = state.shard(admitted.shard).expect("every shard is stored");
+                let holds = match row.state {
+                    ShardState::Owned(owner) => owner == life && row.epoch == admitted.epoch,
+                    ShardState::Releasing { from, .. } => from == life,
+                    ShardState::Unassigned => false,
+                };
+                if !holds {
+                    let (shard, epoch) = (admitted.shard, admitted.epoch);
+                    return Err(format!(
+                        "{} admits shard {shard} at epoch {epoch}; stored is {:?} at epoch {}",
+                        process.host, row.state, row.epoch
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
