@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -77,10 +78,15 @@ fn options(access: &EtcdAccess) -> Result<EtcdOptions, Failure> {
     })
 }
 
-/// A connection; without one that answers yet, one that goes on trying: who starts before etcd waits for it.
+/// How long a starting process waits for etcd's first answer before it serves HTTP: its probes are not to fail for longer.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// A connection; without one that answers yet, one that goes on trying: who starts before etcd waits for it. What etcd refuses later ends the election.
 async fn connect(config: &ManagerConfig, access: &EtcdAccess) -> Result<EtcdConnection, Failure> {
     let options = options(access)?;
-    match EtcdConnection::open(options.clone()).await {
+    let opened = timeout(FIRST_ANSWER, EtcdConnection::open(options.clone())).await;
+    let silent = || Err(StoreError::Unavailable(format!("no etcd endpoint answered within {FIRST_ANSWER:?}")));
+    match opened.unwrap_or_else(|_| silent()) {
         Err(error @ StoreError::Unavailable(_)) => {
             tracing::warn!(%error, "etcd does not answer; trying on");
             EtcdConnection::lazy(options).map_err(|error| store_failure(config, &error))

@@ -1,6 +1,6 @@
 //! Several managers on etcd: who leads, who follows, and what a caller notices. Cuts of the network: tests/namespaces.
 
-use crate::processes::{Process, text, wait_for};
+use crate::processes::{Place, Process, text, wait_for};
 use crate::replicas::{LONG, REDIRECT, Replica, Replicas, SLACK, TTL, list, within};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -196,6 +196,20 @@ fn a_manager_waits_for_etcd_and_once_let_in_stays_ready_while_nobody_leads() {
 }
 
 /// Clusters whose names begin alike share an etcd and nothing else.
+#[test]
+fn a_manager_answers_its_probes_while_etcd_takes_its_calls_and_says_nothing() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = Place::new();
+    let url = format!("store.url=etcd:http://{}", silent.local_addr().unwrap());
+    // Longer than any test: whatever is answered did not wait for the call's end.
+    let long = ["--set", "store.request_timeout=30m", "--set", "leadership.leader_lease_ttl=1h"];
+    let mut process = place.manager_at("127.0.0.1:0", &[&["--set", &url], &long[..]].concat());
+    let (grpc, http) = (process.address(), process.logged("serving", "http"));
+    let replica = Replica { process, grpc, http };
+    assert_eq!(replica.get("/livez").0, 200);
+    assert_eq!(replica.get("/readyz").0, 503);
+}
+
 #[test]
 fn two_clusters_in_one_etcd_do_not_see_each_other() {
     let cluster = Replicas::new();

@@ -19,7 +19,7 @@ pub const REDIRECT: &[&str] = &["--set", "leadership.standby_grpc=redirect"];
 pub struct Replica {
     pub process: Process,
     pub grpc: String,
-    http: String,
+    pub http: String,
 }
 
 impl Replica {
