@@ -3,8 +3,12 @@
 CARGO ?= cargo
 # Empty: every figure. `make bench ONLY="renewal_vs_bare_tonic admission_ns"` runs some.
 ONLY ?=
+# Which seed `make sim` shows, and how many `make sim-many` runs.
+SEED ?= 0
+N ?= 200
+SECONDS ?= 600
 
-.PHONY: help dev demo demo-ha test protoc tools verify fix bench mutants
+.PHONY: help dev demo demo-ha test protoc tools verify fix bench fuzz mutants sim sim-many sim-bugs
 
 help: ## list what can be run
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +57,26 @@ fix: ## format, apply clippy's suggestions, rewrite samples and the configuratio
 bench: tools ## one JSON line per figure, each against a baseline of the same run; ONLY="NAME …" runs some
 	$(CARGO) run --locked --release --example bench -- $(ONLY)
 
+# Each target for SECONDS; new inputs are kept in target/corpus, those worth keeping are copied to fuzz/corpus by hand, where `make test` plays them.
+fuzz: protoc ## feed every decoder, the configuration and the agent types with bytes for SECONDS each (600)
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked
+	@for target in $$(ls fuzz/corpus); do \
+	  mkdir -p target/corpus/$$target; echo "$$target: $(SECONDS) s"; \
+	  $(CARGO) fuzz run --sanitizer none --target-dir target/fuzz $$target target/corpus/$$target fuzz/corpus/$$target -- \
+	    -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 -verbosity=0 || exit 1; \
+	done
+
 mutants: ## break the model one expression at a time; every survivor is a missing test
 	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants --locked
 	$(CARGO) mutants --package leasehold-model --test-tool nextest --output target
+
+SIMULATE = $(CARGO) run --locked --quiet --profile sim --package leasehold-simulation
+
+sim: protoc ## simulate one seed and print its trace; SEED=N says which
+	@$(SIMULATE) -- seed $(SEED)
+
+sim-many: protoc ## simulate N seeds (200), two at a time on two processors; fails if an invariant does or if not everything was reached
+	@$(SIMULATE) -- many $(N)
+
+sim-bugs: protoc ## plant known bugs one by one and see each found; fails if one survives
+	@$(SIMULATE) --features planted -- bugs

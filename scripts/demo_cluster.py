@@ -39,6 +39,12 @@ def wait_for(what, ask, patience=PATIENCE, pause=0.05):
     return answer
 
 
+def allow(seconds):
+    """Another bound than that of a demo on all of it."""
+    global WHOLE
+    WHOLE = seconds
+
+
 def free_port():
     """A free port below those that the kernel hands out: nobody gets it by chance while its owner is down."""
     for port in random.sample(range(20000, 32000), 100):
@@ -56,6 +62,7 @@ class Cluster:
     """The processes, by name, and the folder that everything is in."""
 
     profile = "lease.profile=fast"
+    counts_through = "gateway-1"  # where the load goes, and the counts are read
 
     def __init__(self, options, folder):
         self.bin, self.folder = Path(options.bin).resolve(), Path(folder)
@@ -64,13 +71,17 @@ class Cluster:
         self.executors, self.gateways = {}, {}
         self.manager_grpc = f"127.0.0.1:{free_port()}"
 
+    def command(self, name, program):
+        """How to start a program for `name`; the process is to be the program itself."""
+        return [program]
+
     def spawn(self, name, binary, *args, stdout=subprocess.DEVNULL):
         """Starts a process that logs to a file of its own, in a session of its own: Ctrl-C reaches only this script."""
         self.lives[name] += 1
         log = self.folder / f"{name}-{self.lives[name]}.log"
         with open(log, "wb") as errors:
             child = subprocess.Popen(
-                [self.bin / binary, "--log-format", "json", *args],
+                [*self.command(name, self.bin / binary), "--log-format", "json", *args],
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=errors, start_new_session=True,
             )  # fmt: skip
         child.log = log
@@ -200,9 +211,10 @@ class Probes:
         return http.client.HTTPConnection(host, int(port), timeout=PATIENCE)
 
     @staticmethod
-    def ask(connection, agent, method):
+    def ask(connection, agent, method, **headers):
         """One call: when it was answered, where it ran, and the counter's value."""
-        connection.request("POST", f"/v1/agents/counter/{agent}/{method}", headers={"Leasehold-Timeout": "30s"})
+        headers = {"Leasehold-Timeout": "30s"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", f"/v1/agents/counter/{agent}/{method}", headers=headers)
         response = connection.getresponse()
         body = response.read()
         if response.status != 200:
@@ -266,7 +278,7 @@ class Load:
         """Goes on where the last one stopped, up to so many passes."""
         out = open(self.cluster.folder / f"load-{len(self.summaries) + 1}.json", "w+b")
         child = self.cluster.spawn(
-            "load", "shard-executor", "load", self.text, "--gateway", self.cluster.gateways["gateway-1"], "--json",
+            "load", "shard-executor", "load", self.text, "--gateway", self.cluster.gateways[self.cluster.counts_through], "--json",
             "--timeout", "60s", "--repeat", str(repeat), "--concurrency", str(self.concurrency),
             "--progress", self.progress, stdout=out,
         )  # fmt: skip

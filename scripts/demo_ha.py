@@ -37,14 +37,22 @@ class HaCluster(Cluster):
         self.manager_grpc = ",".join(self.addresses.values())
         self.reaped = 0
 
+    def client(self, member):
+        """Where a member serves."""
+        return f"http://127.0.0.1:{self.client_ports[member]}"
+
+    def peer(self, member):
+        """Where the other members reach it."""
+        return f"http://127.0.0.1:{self.peer_ports[member]}"
+
     def etcd(self, member):
         """Starts a member; its data is kept from one life to the next."""
         self.lives[member] += 1
-        client, peer = (f"http://127.0.0.1:{ports[member]}" for ports in (self.client_ports, self.peer_ports))
-        peers = ",".join(f"{each}=http://127.0.0.1:{port}" for each, port in self.peer_ports.items())
+        client, peer = self.client(member), self.peer(member)
+        peers = ",".join(f"{each}={self.peer(each)}" for each in MEMBERS)
         with open(self.folder / f"{member}-{self.lives[member]}.log", "wb") as log:
             self.processes[member] = subprocess.Popen(
-                ["etcd", "--name", member, "--data-dir", self.folder / member, "--listen-client-urls", client,
+                [*self.command(member, "etcd"), "--name", member, "--data-dir", self.folder / member, "--listen-client-urls", client,
                  "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                  "--initial-cluster", peers, "--initial-cluster-state", "new"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -53,7 +61,7 @@ class HaCluster(Cluster):
     def etcd_is_healthy(self, member):
         """Whether a member answers a linearizable read, so that it has a leader."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.client_ports[member]}/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.client(member)}/health", timeout=2) as answer:
                 return json.load(answer)["health"] == "true"
         except (OSError, ValueError):
             return False
@@ -62,8 +70,7 @@ class HaCluster(Cluster):
         """The member that leads."""
         for member in filter(self.runs, MEMBERS):
             try:
-                url = f"http://127.0.0.1:{self.client_ports[member]}/metrics"
-                text = urllib.request.urlopen(url, timeout=2).read().decode()
+                text = urllib.request.urlopen(f"{self.client(member)}/metrics", timeout=2).read().decode()
             except OSError:
                 continue
             if "etcd_server_is_leader 1" in text:
@@ -72,7 +79,7 @@ class HaCluster(Cluster):
 
     def manager(self, name):
         """Starts a replica, always at the same address."""
-        endpoints = ",".join(f"http://127.0.0.1:{port}" for port in self.client_ports.values())
+        endpoints = ",".join(map(self.client, MEMBERS))
         self.serve(
             name, "shard-manager", "serve", f"listen.grpc={self.addresses[name]}", self.profile,
             f"store.url=etcd:{endpoints}", f"cluster.shard_count={self.shards}", "rebalance.settle=1s",

@@ -80,7 +80,7 @@ class Story:
 
     def compare(self, expected, passes):
         """Every agent's count against the shell's."""
-        gateway = self.cluster.gateways["gateway-1"]
+        gateway = self.cluster.gateways[self.cluster.counts_through]
         read = self.cluster.run("shard-executor", "counts", self.options.text, "--gateway", gateway, "--json")
         counted = json.loads(read or "{}")
         expected = {word: times * passes for word, times in expected.items()}

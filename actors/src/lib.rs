@@ -5,3 +5,7 @@ pub mod clock;
 pub mod executor;
 pub mod lease_key;
 pub mod manager;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;

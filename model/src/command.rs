@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A change somebody wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Adds an executor life; the same life again changes nothing (R34).
     Register {
@@ -50,7 +50,7 @@ pub enum Command {
 }
 
 /// What a command did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Outcome {
     /// The state changed.
@@ -60,7 +60,7 @@ pub enum Outcome {
 }
 
 /// Why a shard changed hands; stands in the log line of every ownership change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// It had no owner.
     Assign,
@@ -95,7 +95,7 @@ impl Cause {
 }
 
 /// One change of one shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Move {
     /// Which shard.
     pub shard: ShardId,
@@ -108,7 +108,7 @@ pub struct Move {
 }
 
 /// Everything one write changes, for a store that writes only changed rows, and for logs.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Changes {
     /// Set when the write is the first on an empty store.
     pub first: Option<Head>,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 /// A value that was refused when it was decoded or parsed: which field, what was given, what is accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[error("{field}: {value:?} is not accepted; expected {accepted}")]
 pub struct InvalidValue {
     /// Path of the field, as the sender knows it (`lease.ttl_ms`).

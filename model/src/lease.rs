@@ -120,7 +120,7 @@ pub fn granter_deadline(present: Tick, granting: Tick, ttl: Ttl) -> Tick {
 }
 
 /// The executor's copy of its lease. The default is none: it ended at the clock's origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HolderLease {
     /// A lease that ends.
     Until {

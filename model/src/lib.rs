@@ -12,6 +12,7 @@
 //! | [`message`], [`agents`] | what the two sides say to each other, as plain values |
 //! | [`refusal`] | the error contract: every refusal with its evidence |
 //! | [`state`], [`command`] | the stored cluster state and the only ways to change it |
+//! | [`commits`] | which commands a write carries, and what its outcome means |
 //! | [`plan`] | who should own what (least movement) |
 //! | [`lease`] | lease arithmetic of both sides |
 //! | [`leader`] | the manager's decisions |
@@ -19,10 +20,12 @@
 //! | [`election`] | one manager process standing for leadership |
 //! | [`secret`] | what of a URL may be shown |
 //! | [`fence`] | admission on the executor |
+//! | [`oplog`] | who may write an oplog |
 //! | [`routing`] | key to shard |
 
 pub mod agents;
 pub mod command;
+pub mod commits;
 pub mod election;
 pub mod fence;
 pub mod holder;
@@ -30,6 +33,7 @@ pub mod ids;
 pub mod leader;
 pub mod lease;
 pub mod message;
+pub mod oplog;
 pub mod plan;
 pub mod refusal;
 pub mod routing;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The secret of one executor life: 32 random bytes (R36). Never logged, never stored.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LeaseKey(pub [u8; 32]);
 
 impl fmt::Debug for LeaseKey {
@@ -32,7 +32,7 @@ impl LeaseKey {
 }
 
 /// `Register`: an executor life introduces itself. Idempotent by `executor` (R34).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Registration {
     /// The cluster it means to join.
     pub cluster: ClusterName,
@@ -102,7 +102,7 @@ impl From<Weight> for u32 {
 }
 
 /// How an executor is doing, as it says with each renewal; for people and for placement, never for safety.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Condition {
     /// Agents in memory.
     pub agents: u32,
@@ -115,7 +115,7 @@ pub struct Condition {
 }
 
 /// `RenewShardLease`: an executor claims what it holds. Repeated, lost or doubled it is harmless (R12).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Renewal {
     /// Who.
     pub executor: ExecutorId,
@@ -132,7 +132,7 @@ pub struct Renewal {
 }
 
 /// `Deregister`: an executor gives everything back.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Deregistration {
     /// Who.
     pub executor: ExecutorId,
@@ -141,7 +141,7 @@ pub struct Deregistration {
 }
 
 /// `AssignShards`: the leader pushes a full set. It has no field that could move a deadline (R4).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Push {
     /// The life it is meant for.
     pub executor: ExecutorId,
@@ -152,7 +152,7 @@ pub struct Push {
 }
 
 /// The answer to a push: the claim as it stands (R22), whether or not the set was applied.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PushAnswer {
     /// Whether the set was applied now or had been already.
     pub applied: bool,
@@ -210,7 +210,7 @@ pub struct Inspection {
 }
 
 /// Who owns a shard, for routing.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// The life that owns it.
     pub executor: ExecutorId,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Why a call was refused: nothing of it was done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// `SHARDING_NOT_READY`: this executor holds no live lease.
     #[error("executor {executor} holds no live lease; refresh the routing table and retry")]
@@ -147,7 +147,7 @@ pub enum Refusal {
 }
 
 /// What differed between a caller and the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mismatch {
     /// The number of shards.
     ShardCount,
@@ -168,7 +168,7 @@ impl std::fmt::Display for Mismatch {
 }
 
 /// Which credential was wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Credential {
     /// Presented to register.
     JoinToken,
@@ -290,7 +290,7 @@ impl Refusal {
 }
 
 /// Why a call did not end well: three outcomes, never two.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CallError {
     /// The other side answered: nothing was done.
     #[error(transparent)]

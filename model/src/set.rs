@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Shards with their epochs, ascending by shard, each shard once. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(ShardId, ShardEpoch)>", into = "Vec<(ShardId, ShardEpoch)>")]
 pub struct Holdings(Arc<[(ShardId, ShardEpoch)]>);
 
@@ -74,7 +74,7 @@ impl From<Holdings> for Vec<(ShardId, ShardEpoch)> {
 }
 
 /// Everything one executor holds, as committed at `revision`. Always the full set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardSet {
     /// The manager process that says so.
     pub manager: ManagerId,
@@ -87,7 +87,7 @@ pub struct ShardSet {
 }
 
 /// What an executor says it holds. A shard whose agents are still draining is still in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
     /// The manager process whose sets it applies.
     pub manager: ManagerId,
@@ -98,7 +98,7 @@ pub struct Claim {
 }
 
 /// The answer to a registration or a renewal: a set and the time for which it may be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grant {
     /// The full set.
     pub set: ShardSet,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Who has a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShardState {
     /// Nobody.
@@ -49,7 +49,7 @@ impl ShardState {
 }
 
 /// One shard's row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shard {
     /// The greatest epoch ever minted for it.
     pub epoch: ShardEpoch,
@@ -62,7 +62,7 @@ impl Shard {
 }
 
 /// One executor's row.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Executor {
     /// Stable across restarts; of all lives with this name at most one is not superseded.
     pub name: ExecutorName,
@@ -96,7 +96,7 @@ impl Executor {
 pub const CHUNK: usize = 1024;
 
 /// All shards in copy-on-write chunks: a copy of the state shares what did not change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shards(Vec<Arc<Vec<Shard>>>);
 
 impl Shards {
@@ -128,7 +128,7 @@ impl Shards {
 }
 
 /// The committed state of one cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClusterState {
     /// The cluster's name.
     pub cluster: ClusterName,
@@ -374,7 +374,7 @@ impl StateRows {
 }
 
 /// The head row of a stored state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Head {
     /// The cluster's name.
     pub cluster: ClusterName,

@@ -9,6 +9,8 @@ pub mod conformance;
 pub mod election;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod oplog;
 pub mod url;
 

@@ -20,6 +20,8 @@ pub mod channel;
 pub mod client;
 mod decode;
 mod encode;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod guard;
 pub mod managers;
 pub mod probe;

@@ -1,6 +1,5 @@
 //! What needs the generated types: decoding, round trips, golden bytes, peers that misbehave.
 
-mod decoders;
 mod golden;
 mod hostile;
 mod make;

@@ -17,6 +17,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What `body` comes to as an application's answer, for `fuzz/`.
+///
+/// # Errors
+/// What is wrong with it.
+#[cfg(feature = "fuzzing")]
+pub fn decision(body: &[u8]) -> Result<Decision, String> {
+    answer::decision(body, Value::Null)
+}
+
 /// The most bytes of an application's answer: 1 MiB.
 pub const ANSWER_MOST: usize = 1024 * 1024;
 /// The most bytes of a state, as JSON text: 512 KiB.

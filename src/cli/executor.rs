@@ -3,6 +3,7 @@
 use super::agents::{AgentsArgs, DeleteArgs, agents, delete};
 use super::config::{self, ConfigCommand, ConfigOptions};
 use super::load::{Counting, LoadArgs, counts, load};
+use super::oplog::{self, OplogArgs};
 use super::target::{TargetArgs, until_signal};
 use super::{Exit, Failure, LogOptions, QUIET, Signals, init_logging, show};
 use crate::gateway::GatewayProcess;
@@ -44,6 +45,8 @@ enum Command {
     Load(LoadArgs),
     /// Read back what a load counted: one line per word, `COUNT WORD`
     Counts(Counting),
+    /// Read a store of oplogs from outside: check what the fence promises, dump, count
+    Oplog(OplogArgs),
     /// The configuration of `serve`, or of `route` with `--route`
     Config {
         /// Of the gateway
@@ -118,6 +121,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Agents(args) => agents(args).await,
         Command::Load(args) => load(args).await,
         Command::Counts(args) => counts(args).await,
+        Command::Oplog(args) => oplog::run(args, &options).await,
         Command::Config { route: true, command } => config::run::<GatewayConfig>(&options, &command),
         Command::Config { route: false, command } => config::run::<ExecutorConfig>(&options, &command),
     }

@@ -11,6 +11,7 @@ mod dev;
 pub mod executor;
 pub mod load;
 pub mod manager;
+mod oplog;
 mod output;
 mod process;
 mod serve;

@@ -14,6 +14,7 @@ use super::message::{AgentFenced, AgentStopped, Pulse};
 use super::metrics::ExecutorMetrics;
 use super::oplog_health::{Line, StoreCall};
 use crate::clock::SharedClock;
+use crate::planted::{self, Bug};
 use actix::{
     Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, WrapFuture,
 };
@@ -158,6 +159,7 @@ impl Agent {
     fn moment(&self) -> Moment {
         let now = self.around.clock.now();
         let gate = match self.around.fence.admit(now, self.admitted.shard) {
+            _ if planted::is(Bug::FenceCheckedOnce) => Ok(()),
             Ok(admitted) if admitted == self.admitted => Ok(()),
             Ok(_) => Err(Closed::NotHeld),
             Err(closed) => Err(closed),
@@ -193,8 +195,16 @@ impl Agent {
                     ctx,
                 );
             }
+            Effect::Find(_) if planted::is(Bug::KeysNotLookedUp) => {
+                self.call(StoreCall::Find, async { Ok(None) }, Event::Found, ctx);
+            }
             Effect::Find(key) => {
                 self.call(StoreCall::Find, async move { store.find(&agent, writer, &key).await }, Event::Found, ctx);
+            }
+            Effect::Append(append) if planted::is(Bug::AnsweredBeforeStored) => {
+                let end = append.end();
+                tokio::spawn(async move { store.append(append).await });
+                self.call(StoreCall::Append, async move { Ok(end) }, Event::Appended, ctx);
             }
             Effect::Append(append) => {
                 self.call(StoreCall::Append, async move { store.append(append).await }, Event::Appended, ctx);
@@ -277,6 +287,12 @@ impl Agent {
     ) {
         let bounded = Surroundings::timed(self.around.store_timeout, call);
         ctx.spawn(bounded.into_actor(self).map(move |outcome, agent, ctx| {
+            let outcome = match outcome {
+                Err(Error::Unknown(why)) if kind == StoreCall::Append && planted::is(Bug::DoubtIsRefused) => {
+                    Err(Error::Invalid(why))
+                }
+                outcome => outcome,
+            };
             let Identity { agent: whose, shard, .. } = &agent.identity;
             agent.around.note(kind, (*shard, Some(whose)), outcome.as_ref().map(drop));
             agent.happen(event(outcome), ctx);

@@ -16,6 +16,7 @@ use super::message::{Assign, CurrentLife, Fenced, Inspect, Pulse, Recover, Sweep
 use super::metrics::{Outcome, Reason};
 use crate::clock::SharedClock;
 use crate::lease_key::{key_hash, same_hash};
+use crate::planted::{self, Bug};
 use actix::{
     Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, MailboxError, Message, MessageResult,
     Recipient, SpawnHandle, WrapFuture,
@@ -25,7 +26,7 @@ use leasehold_model::holder::{
     Attempt, Effect, Event, Exit, Holder, Identity, Life, Note, Purpose, Request, Settings, Token, WorkId,
 };
 use leasehold_model::message::{Inspection, Push, PushAnswer};
-use leasehold_model::{CallError, LeaseKeyHash, Refusal, Tick};
+use leasehold_model::{CallError, Grant, LeaseKeyHash, Refusal, Tick, Ttl};
 use leasehold_rpc::api::ManagerApi;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -272,6 +273,7 @@ impl LeaseHolder {
                 assert!(self.keeper.size(count), "the fence was sized for another count than {count}");
             }
             Effect::OpenShard(shard, epoch) => self.keeper.open(shard, epoch),
+            Effect::CloseShard(_) if planted::is(Bug::ShardNotClosed) => {}
             Effect::CloseShard(shard) => self.keeper.close(shard),
             Effect::ArmFence(deadline) => self.keeper.arm(deadline),
             Effect::CloseFence => self.keeper.close_all(),
@@ -279,6 +281,10 @@ impl LeaseHolder {
                 self.metrics.sweeps.inc();
                 // A clone of its own each time: it queues at once, also when the mailbox is full, so a sweep is never overtaken.
                 let done = self.sweep.clone().send(Sweep { shards, grace });
+                if planted::is(Bug::DrainAcknowledgedEarly) {
+                    ctx.spawn(actix::fut::wrap_future::<_, Self>(done).map(|_, _, _| ()));
+                    return Some(Event::Swept(id));
+                }
                 Self::report(done, id, Event::Swept, ctx);
             }
             Effect::Recover { id, shards } => {
@@ -290,7 +296,9 @@ impl LeaseHolder {
             Effect::AskIdentity => {
                 let life = (self.mint)();
                 self.key_hash = key_hash(&life.lease_key);
-                self.current.begin(life.executor);
+                if !planted::is(Bug::LifeNotRenewed) {
+                    self.current.begin(life.executor);
+                }
                 return Some(Event::NewIdentity(life));
             }
             Effect::Exit(exit) => self.end(exit, ctx),
@@ -316,6 +324,7 @@ impl LeaseHolder {
                 let answer = timed(within, async move { manager.renew(renewal).await });
                 ctx.spawn(answer.into_actor(self).map(move |result, holder, ctx| {
                     count(&holder.metrics.renewals, "granted", &result);
+                    let result = result.map(|grant| anchored(grant, holder.clock.now().since(attempt.noted)));
                     holder.step(Event::Answered { attempt, result }, ctx);
                 }))
             }
@@ -415,6 +424,15 @@ impl LeaseHolder {
     fn left_ms(&self, until: Tick) -> u64 {
         u64::try_from(until.since(self.clock.now()).as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+/// A grant whose answer took `late`.
+fn anchored(grant: Grant, late: Duration) -> Grant {
+    if planted::is(Bug::LeaseAnchoredAtReceipt) {
+        let ttl = Ttl::from_duration(grant.ttl.as_duration() + late).unwrap_or(grant.ttl);
+        return Grant { ttl, ..grant };
+    }
+    grant
 }
 
 /// Waits for `call` for at most `within`: after that its outcome is unknown.

@@ -13,9 +13,10 @@ use super::gate::{Gate, GatedLinks};
 use super::handle::ManagerHandle;
 use super::{LeadershipEnd, Running, Settings, Surroundings, start};
 use crate::clock::SharedClock;
+use crate::planted::{self, Bug};
 use actix::prelude::*;
 use leasehold_model::election::{self, CandidacyId, Effect, End, Event, Kept, Leading, Note};
-use leasehold_model::{Address, Tick};
+use leasehold_model::{Address, Tick, Ttl};
 use leasehold_persistence::Elections;
 use leasehold_persistence::cluster::{Class, Error as StoreError};
 use std::sync::Arc;
@@ -124,7 +125,9 @@ impl Election {
             Effect::KeepAlive(id) => {
                 let deadline = self.parts.call_deadline;
                 let keep_alive = async move { bounded(deadline, elections.keep_alive(id)).await };
+                let clock = Arc::clone(&self.parts.clock);
                 let answered = move |kept: Result<Kept<_>, String>| {
+                    let kept = kept.map(|kept| anchored(kept, clock.now().since(noted)));
                     (matches!(kept, Ok(Kept::Held(_))).then_some(noted), Event::KeptAlive(id, kept))
                 };
                 self.ask(keep_alive, answered, ctx);
@@ -310,6 +313,16 @@ impl Election {
                 tracing::warn!(why, "a standby again");
             }
         }
+    }
+}
+
+/// A keepalive's answer that took `late`.
+fn anchored(kept: Kept<Ttl>, late: Duration) -> Kept<Ttl> {
+    match kept {
+        Kept::Held(ttl) if planted::is(Bug::KeepaliveAnchoredAtReceipt) => {
+            Kept::Held(Ttl::from_duration(ttl.as_duration() + late).unwrap_or(ttl))
+        }
+        kept => kept,
     }
 }
 

@@ -9,6 +9,7 @@
 //! leadership ends. Its queue is bounded by what the `Leader` sends: one batch per waiting request or pass.
 
 use super::metrics::ManagerMetrics;
+use crate::planted::{self, Bug};
 use actix::prelude::*;
 use leasehold_model::command::{Changes, Command};
 use leasehold_model::commits::{Begun, Commits, Ended, Said, WriteEnd, looked_up};
@@ -219,6 +220,10 @@ fn evidence(error: Error) -> String {
 
 /// Writes, and where the answer is unknown looks it up by the write's tag until it is known or `patience` is over.
 async fn write_and_learn(store: Arc<dyn ClusterStore>, write: Write, patience: Duration) -> WriteEnd {
+    if planted::is(Bug::ToldBeforeStored) {
+        tokio::spawn(async move { store.commit(&write).await });
+        return WriteEnd::Applied;
+    }
     let mut until = Instant::now() + patience;
     let unknown = match answered(&mut until, patience, store.commit(&write)).await.map(said) {
         Some(said) => match said.end() {
@@ -238,6 +243,8 @@ fn said(answer: Result<(), Error>) -> Said {
         Err(error) => match error.class() {
             Class::Retry => Said::NotStored(evidence(error)),
             Class::Fatal => Said::NotOurs(error.to_string()),
+            Class::Unknown if planted::is(Bug::UnknownWriteIsFailed) => Said::NotStored(evidence(error)),
+            Class::Unknown if planted::is(Bug::UnknownWriteIsStored) => Said::Stored,
             Class::Unknown => Said::Unknown(evidence(error)),
         },
     }

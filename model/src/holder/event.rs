@@ -10,7 +10,7 @@ use crate::time::Tick;
 use std::time::Duration;
 
 /// What an executor is told to be, the same for all its lives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The cluster it joins.
     pub cluster: ClusterName,
@@ -27,7 +27,7 @@ pub struct Identity {
 }
 
 /// One life: an id and its secret, both fresh. A holder whose registration is gone asks for another (R16).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Life {
     /// The id.
     pub executor: ExecutorId,
@@ -36,7 +36,7 @@ pub struct Life {
 }
 
 /// One call to the manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attempt {
     /// Counts the calls of one holder.
     pub number: u64,
@@ -122,7 +122,7 @@ pub enum Event {
 }
 
 /// A call to the manager.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Introduces this life.
     Register(Registration),
@@ -133,7 +133,7 @@ pub enum Request {
 }
 
 /// How the process part ends, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Exit {
     /// The exit code: 0 asked for, 1 failed, 69 nobody answered, 77 not permitted, 78 the configuration is at fault.
     pub code: u8,

@@ -34,7 +34,7 @@ impl Manner {
 }
 
 /// On the way out, while sweeps run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Leaving {
     exit: Exit,
     pub(super) deregister: bool,

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What an executor is configured with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How long running invocations may take when a shard is given up (R20); zero stops them at once.
     pub handoff_grace: Duration,
@@ -44,7 +44,7 @@ pub struct Settings {
 }
 
 /// Whom this executor follows (R18).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Following {
     manager: ManagerId,
     /// Of the last set applied from that manager.
@@ -53,7 +53,7 @@ struct Following {
     heard: GrantSeq,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Phase {
     /// Before [`Event::Started`].
     New,
@@ -70,7 +70,7 @@ enum Phase {
 }
 
 /// The executor's side of the lease protocol.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub struct Holder {
     settings: Settings,
     identity: Identity,
@@ -259,7 +259,7 @@ impl Holder {
 }
 
 /// A small generator of jitter (splitmix64), so that one seed explains a whole run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 struct Random(u64);
 
 impl Random {

@@ -6,7 +6,7 @@ use crate::set::Holdings;
 use std::collections::BTreeMap;
 
 /// A shard whose agents are being stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Draining {
     epoch: ShardEpoch,
     sweep: WorkId,
@@ -16,7 +16,7 @@ struct Draining {
 ///
 /// A shard is *open* only at the epoch at which it is assigned, and never while it drains: so one that was lost and regained is
 /// admitted at its new epoch only after the last agent of the old one has stopped (R29).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Shards {
     /// The last set that was applied.
     assigned: BTreeMap<ShardId, ShardEpoch>,

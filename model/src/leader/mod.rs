@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What an operator can set of a leader's behaviour.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How long a lease lasts (R1).
     pub lease: Ttl,
@@ -82,7 +82,7 @@ pub struct RenewalFacts {
 }
 
 /// What a commit came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Committed {
     /// The state after it.
     pub state: Arc<ClusterState>,
@@ -93,7 +93,7 @@ pub struct Committed {
 }
 
 /// Why a commit was not made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum CommitFailure {
     /// Provably nothing was written; it may be tried again.
     Unavailable(String),
@@ -102,7 +102,7 @@ pub enum CommitFailure {
 }
 
 /// The answer of the store to "do we still lead?".
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Confirmation {
     /// Yes, as of a check that began after it was asked for.
     Leads,
@@ -262,7 +262,7 @@ pub enum Effect {
 }
 
 /// Why a batch was committed: what to do when it ends.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 enum Purpose {
     Register(RequestId, ExecutorId),
     Answer(RequestId),
@@ -271,7 +271,7 @@ enum Purpose {
 }
 
 /// The leader's memory. Deadlines live only here (R6).
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub struct Leader {
     settings: Settings,
     manager: ManagerId,

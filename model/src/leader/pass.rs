@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// Where a pass is, and what waits for the next one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Hash, Default)]
 pub(super) struct Pass {
     /// A commit of a pass is under way.
     running: bool,

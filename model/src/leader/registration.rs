@@ -9,7 +9,7 @@ use crate::routing::HASH_SCHEME;
 use crate::state::Executor;
 
 /// A registration that waits for a probe.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Knocking {
     id: ExecutorId,
     row: Executor,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// One executor as this leadership knows it. Gone with the leadership.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(super) struct Standing {
     /// When its lease ends, on the manager's clock (R5).
     pub deadline: Tick,
@@ -78,7 +78,7 @@ impl Standing {
 }
 
 /// Lives that left under this leadership: a late copy of their registration must not bring them back.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Hash, Default)]
 pub(super) struct Departed {
     order: VecDeque<ExecutorId>,
     ids: BTreeSet<ExecutorId>,

@@ -6,9 +6,11 @@
 //! the new one. Until then a deleted oplog answers its own writer `Fenced { recorded: None }`, others
 //! `Fenced { recorded: Some(newer) }`; deleting it again is fine.
 
+pub mod audit;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod call;
 mod gate;
+pub mod layers;
 pub mod memory;
 mod open;
 #[cfg(feature = "postgres")]
@@ -20,6 +22,7 @@ pub mod sqlite;
 mod warning;
 
 pub use gate::Gate;
+pub use leasehold_model::oplog::Writer;
 pub use memory::MemoryOplogStore;
 pub use open::{Opened, open};
 #[cfg(feature = "postgres")]
@@ -31,16 +34,7 @@ pub use sqlite::SqliteOplogStore;
 pub use warning::Warning;
 
 use async_trait::async_trait;
-use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
-
-/// Who writes: the epoch under which it owns the shard, and its own identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Writer {
-    /// The fencing token.
-    pub epoch: ShardEpoch,
-    /// The executor life; an equal epoch from another life is refused.
-    pub executor: ExecutorId,
-}
+use leasehold_model::{AgentId, ShardEpoch, ShardId};
 
 /// Position of an entry in its oplog, from 1, without gaps: below `i64::MAX`. A deleted oplog's are not used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

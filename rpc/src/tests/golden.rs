@@ -1,7 +1,7 @@
 //! Golden bytes: what this release writes, and that it still reads what an earlier one wrote.
 
-use super::{decoders, samples};
-use crate::{decode, encode, wire};
+use super::samples;
+use crate::{decode, encode, fuzzing, wire};
 use prost::Message;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ fn the_golden_bytes_are_read_as_the_values_they_were_written_from() {
 /// A peer one release ahead sends fields that this one does not know.
 #[test]
 fn unknown_fields_are_skipped() {
-    for ((name, bytes), (_, again)) in written().into_iter().zip(decoders::all()) {
+    for ((name, bytes), (_, again)) in written().into_iter().zip(fuzzing::all()) {
         // Field 1000: a varint, then four bytes.
         let newer = [bytes.as_slice(), &[0xc0, 0x3e, 0x05, 0xc2, 0x3e, 0x01, 0xff]].concat();
         assert_eq!(again(&newer), Some(Ok(bytes)), "{name}");
@@ -110,6 +110,6 @@ fn unknown_fields_are_skipped() {
 #[test]
 fn every_message_that_is_decoded_has_golden_bytes() {
     let written: Vec<_> = written().into_iter().map(|(name, _)| name).collect();
-    let decoded: Vec<_> = decoders::all().into_iter().map(|(name, _)| name).collect();
+    let decoded: Vec<_> = fuzzing::all().into_iter().map(|(name, _)| name).collect();
     assert_eq!(written, decoded);
 }

@@ -1,8 +1,8 @@
 //! Round trips, and that no bytes make a decoder panic.
 
+use super::golden;
 use super::make::Any;
-use super::{decoders, golden};
-use crate::{decode, encode, wire};
+use crate::{decode, encode, fuzzing, wire};
 use leasehold_model::agents::{AgentPage, AgentQuery, DeletionAnswer};
 use leasehold_model::message::*;
 use leasehold_model::{AgentId, ExecutorName, Grant, ShardId};
@@ -67,12 +67,12 @@ round_trips! {
 quickcheck! {
     /// R8
     fn arbitrary_bytes_are_a_value_or_an_error_in_every_decoder(bytes: Vec<u8>) -> bool {
-        decoders::all().iter().all(|(_, again)| again(&bytes).is_none_or(|outcome| outcome.map_or_else(named, |_| true)))
+        fuzzing::all().iter().all(|(_, again)| again(&bytes).is_none_or(|outcome| outcome.map_or_else(named, |_| true)))
     }
 
     /// R8: close to what is valid, where arbitrary bytes never come.
     fn damaged_messages_are_a_value_or_an_error_in_every_decoder(damage: Vec<(usize, u8)>, keep: usize) -> bool {
-        golden::written().into_iter().zip(decoders::all()).all(|((_, mut bytes), (_, again))| {
+        golden::written().into_iter().zip(fuzzing::all()).all(|((_, mut bytes), (_, again))| {
             for (at, value) in &damage {
                 let at = at % bytes.len();
                 bytes[at] = *value;

@@ -5,7 +5,7 @@ use crate::invariants::Violation;
 use crate::process::callers::Drain;
 use crate::process::Orders;
 use crate::storage::{Cut, Weather};
-use crate::world::LEASE;
+use crate::world::{ELECTION_TTL, LEASE};
 use leasehold_persistence::cluster::memory::Snapshot;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -26,6 +26,8 @@ enum Undo {
     Begin(String),
     MendStore(String),
     CalmStores,
+    /// The second half of a fault.
+    CutAnswers(String),
     Hear(String),
     Undrain(String),
     Latency,
@@ -71,6 +73,12 @@ impl Chaos {
             self.undo(cluster, undo);
         }
         cluster.storage.heal();
+        cluster.supervised = true;
+        for host in cluster.hosts() {
+            cluster.machine(&host).expect("a host has a machine").freezer.thaw();
+        }
+        // What was asked for before a restore is not in the restored store.
+        EXECUTORS.iter().for_each(|name| drain(cluster, (*name).to_owned(), false));
         if cluster.runs(SPARE) {
             cluster.crash(SPARE);
         }
@@ -109,6 +117,7 @@ impl Chaos {
                 }
             }
             Undo::MendStore(host) => cluster.storage.mend(&host),
+            Undo::CutAnswers(host) => cluster.storage.cut(&host, Cut::Answers),
             Undo::CalmStores => cluster.storage.weather(Weather::default()),
             Undo::Hear(host) => order(cluster, &host, |orders| orders.deaf = false),
             Undo::Undrain(name) => drain(cluster, name, false),
@@ -134,7 +143,9 @@ impl Chaos {
             62..78 => self.trouble_stores(cluster, span),
             78..86 => self.operate(cluster, span),
             86..91 => self.impersonate(cluster),
-            91..96 => self.deafen(cluster, span),
+            91..94 => self.deafen(cluster, span),
+            94..96 => self.usurp(cluster),
+            96..98 => self.slow_goodbye(cluster),
             _ => {
                 let whole = self.rng.random_bool(0.5);
                 cluster.trace.say(&format!("the leader's place in the queue is gone, with its lease: {whole}"));
@@ -273,6 +284,32 @@ impl Chaos {
         cluster.trace.say(&format!("{host} does not listen for {span:?}, and lives on"));
         order(cluster, &host, |orders| orders.deaf = true);
         self.later(cluster, span, Undo::Hear(host));
+    }
+
+    /// The leader is deposed and cannot know, and an executor hears of nobody else.
+    fn usurp(&mut self, cluster: &mut Cluster<'_>) {
+        let Some(leader) = cluster.world.leader() else { return };
+        let Some(executor) = self.one_of(&cluster.executors()) else { return };
+        let span = self.span(LEASE, LEASE * 3);
+        cluster.trace.say(&format!("{leader} is deposed, cut off from the stores, and all that {executor} reaches, for {span:?}"));
+        cluster.storage.depose(true);
+        cluster.storage.cut(&leader, Cut::Requests);
+        self.later(cluster, span, Undo::MendStore(leader.clone()));
+        for other in MANAGERS.iter().filter(|other| **other != leader) {
+            cluster.sim.partition(executor.as_str(), *other);
+            self.later(cluster, span, Undo::Repair(executor.clone(), (*other).to_owned()));
+        }
+    }
+
+    /// The stores' answers to the leader come ever later, and then no more.
+    fn slow_goodbye(&mut self, cluster: &mut Cluster<'_>) {
+        let Some(leader) = cluster.world.leader() else { return };
+        let slow = self.span(ELECTION_TTL / 4, ELECTION_TTL);
+        cluster.trace.say(&format!("the stores' answers come late for {slow:?}; {leader} does not hear any after that"));
+        cluster.storage.weather(Weather { stall: 900, longest: Duration::from_millis(550), ..Weather::default() });
+        self.later(cluster, slow, Undo::CutAnswers(leader.clone()));
+        self.later(cluster, slow + ELECTION_TTL * 2, Undo::CalmStores);
+        self.later(cluster, slow + ELECTION_TTL * 2, Undo::MendStore(leader));
     }
 
     /// First a backup is made, later it is put back, once.

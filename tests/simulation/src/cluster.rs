@@ -49,6 +49,8 @@ pub struct Cluster<'a> {
     site: Site,
     machines: BTreeMap<String, Arc<Machine>>,
     running: BTreeMap<String, bool>,
+    /// Whether a process that ends is begun again, as by a supervisor.
+    pub supervised: bool,
     /// From which machines' rates are drawn.
     rates: StdRng,
 }
@@ -70,9 +72,9 @@ impl Cluster<'_> {
         let (drains, asked) = mpsc::unbounded_channel();
         let invariants = Invariants::new(Arc::clone(&world), &storage);
         let (load, rates) = (Load::default(), StdRng::seed_from_u64(seed ^ 3));
-        let (machines, running) = (BTreeMap::new(), BTreeMap::new());
+        let (machines, running, supervised) = (BTreeMap::new(), BTreeMap::new(), false);
         let mut cluster =
-            Self { sim, world, storage, trace, load, drains, invariants, site, machines, running, rates };
+            Self { sim, world, storage, trace, load, drains, invariants, site, machines, running, supervised, rates };
         clock::between(Some(Duration::ZERO));
         cluster.host_the_rest(seed, asked);
         MANAGERS.iter().chain(&EXECUTORS).for_each(|host| cluster.begin(host));
@@ -173,6 +175,9 @@ impl Cluster<'_> {
         for (host, why) in self.world.said_ended() {
             self.trace.say(&format!("the process on {host} is over: {why}"));
             self.crash(&host);
+            if self.supervised && host != SPARE {
+                self.begin(&host);
+            }
         }
         self.invariants.check(now)
     }

@@ -12,6 +12,9 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
+/// How long it naps before it looks again whether it goes on.
+const NAP: Duration = Duration::from_millis(50);
+
 /// Until when a host stands still.
 #[derive(Debug, Clone, Default)]
 pub struct Freezer(Arc<AtomicU64>);
@@ -21,6 +24,11 @@ impl Freezer {
     pub fn until(&self, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.0.fetch_max(until, Ordering::SeqCst);
+    }
+
+    /// It goes on.
+    pub fn thaw(&self) {
+        self.0.store(0, Ordering::SeqCst);
     }
 
     fn left(&self) -> Duration {
@@ -39,7 +47,7 @@ impl Freezer {
                     nap = None;
                     return running.as_mut().poll(cx);
                 }
-                let napping = nap.get_or_insert_with(|| Box::pin(sleep(left)));
+                let napping = nap.get_or_insert_with(|| Box::pin(sleep(left.min(NAP))));
                 match napping.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(()) => nap = None,

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::wildcard_enum_match_arm, reason = "a program for tests")]
 
 mod chaos;
+mod bugs;
 mod clock;
 mod cluster;
 mod coverage;
@@ -57,21 +58,37 @@ enum Command {
         #[arg(long)]
         incomplete: bool,
     },
+    /// Plants one bug after the other and says which invariant finds each, and how fast.
+    Bugs {
+        /// How many seeds each is given.
+        #[arg(long, default_value_t = 100)]
+        seeds: u64,
+        #[arg(long)]
+        jobs: Option<usize>,
+        /// Only bugs whose name has this in it.
+        #[arg(long, default_value = "")]
+        only: String,
+    },
 }
 
 fn main() -> ExitCode {
     let well = match Arguments::parse().command {
         Command::Seed { seed, reached, bug } => show(seed, reached, bug.as_deref()),
         Command::One { seed, bug } => one(seed, bug.as_deref()),
-        Command::Many { count, from, jobs, incomplete } => {
-            let jobs = jobs.unwrap_or_else(|| available_parallelism().map_or(1, usize::from));
-            many::many(from..from + count, jobs, !incomplete)
-        }
+        Command::Many { count, from, jobs, incomplete } => many::many(from..from + count, processors(jobs), !incomplete),
+        Command::Bugs { seeds, jobs, only } => bugs::hunt(seeds, processors(jobs), &only),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn simulate(seed: u64, _bug: Option<&str>) -> Outcome {
+fn processors(jobs: Option<usize>) -> usize {
+    jobs.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+}
+
+fn simulate(seed: u64, bug: Option<&str>) -> Outcome {
+    if let Some(bug) = bug {
+        bugs::plant(bug);
+    }
     run::simulate(seed)
 }
 

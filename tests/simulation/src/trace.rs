@@ -100,7 +100,8 @@ impl Visit for Node {
 
 impl Subscriber for Trace {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let ours = metadata.target().starts_with("leasehold") && *metadata.level() <= Level::DEBUG;
+        let ours = ["leasehold", "simulate"].iter().any(|ours| metadata.target().starts_with(ours));
+        let ours = ours && *metadata.level() <= Level::DEBUG;
         ours || (metadata.is_span() && metadata.name() == "node" && metadata.target().starts_with(SIMULATOR))
     }
 

@@ -17,7 +17,7 @@ pub const SHARDS: u32 = 16;
 /// How long its leases last.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// How long a candidacy lasts unseen.
-pub const ELECTION_TTL: Duration = Duration::from_secs(2);
+pub const ELECTION_TTL: Duration = Duration::from_millis(1_200);
 /// What clocks may differ by: large, so that a mistake in it shows within a tick.
 pub const ALLOWANCE_PPM: u32 = 20_000;
 /// How long one step of the simulation is.
@@ -41,6 +41,10 @@ pub enum Event {
     Restored { state: Arc<ClusterState> },
     /// A set left a manager.
     Told { host: String, to: ExecutorId, set: ShardSet },
+    /// A manager has read the restored state: from now on it binds.
+    NewWorld,
+    /// The leader's place in the election's queue was taken from it by force.
+    Deposed,
     /// A registration was acknowledged: its answer arrived.
     Registered(ExecutorId),
     /// An executor asks to leave.

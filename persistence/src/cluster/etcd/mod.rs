@@ -5,6 +5,8 @@
 //! stays with the store as *pending*, and nothing else is done before it is settled: its remaining parts are stored if its
 //! first one is, and otherwise it is fenced off by a new head, so that a request that still waits somewhere can never land.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod keys;
 mod load;
 mod plan;

@@ -18,11 +18,14 @@
 //! Writes and reads have sessions of their own (`writers`, `readers`). Writes of different agents are grouped: one statement, one
 //! commit. A pooler in transaction mode is refused at the opening.
 
+mod audit;
 mod dispatch;
 mod error;
 mod rows;
 mod server;
 mod sessions;
+
+pub use audit::PostgresAudit;
 
 use super::call::Call;
 use super::{Append, Claimed, Entry, EntryIndex, Error, Gate, OplogStore, Warning, Writer, check_writer, signed};

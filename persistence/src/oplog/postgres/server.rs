@@ -164,7 +164,13 @@ impl Server {
     }
 }
 
-async fn newest_version(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+/// The newest schema that this build makes.
+pub(super) fn newest_known_version() -> i64 {
+    newest_known(&MIGRATIONS)
+}
+
+/// The schema that is there; 0: none.
+pub(super) async fn newest_version(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
     const THERE: &str = "SELECT to_regclass('leasehold_oplogs._sqlx_migrations') IS NOT NULL";
     const NEWEST: &str = "SELECT coalesce(max(version), 0) FROM leasehold_oplogs._sqlx_migrations";
     if !query(THERE).fetch_one(&mut *connection).await?.try_get::<bool, _>(0)? {

@@ -18,10 +18,15 @@
 //! A script whose answer was lost may have run, or may run yet. Before the same process asks anything else about the agent, it ends
 //! the lost connection at the server, so that what a reader finds after that stays so.
 
+mod audit;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod link;
 mod scripts;
 mod server;
 mod values;
+
+pub use audit::RedisAudit;
 
 use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Warning, Writer, check_writer};
 use async_trait::async_trait;

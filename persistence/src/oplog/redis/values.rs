@@ -7,7 +7,7 @@ use leasehold_model::{ExecutorId, ShardEpoch};
 const FORMAT: u8 = 1;
 
 /// Bytes before the key: format, kind, epoch, executor, the key's length.
-const HEAD: usize = 1 + 1 + 8 + 16 + 2;
+pub(super) const HEAD: usize = 1 + 1 + 8 + 16 + 2;
 
 /// What a script answers: a word, and what belongs to it.
 pub(super) type Answer = Vec<Vec<u8>>;

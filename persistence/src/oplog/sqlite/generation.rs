@@ -2,6 +2,7 @@
 //! documentation; this file keeps its order of events.
 
 use super::{Point, Settings};
+use crate::cluster::schema::newest_known;
 use crate::oplog::Error;
 use futures::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
@@ -104,6 +105,11 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
 }
 
 impl Directory {
+    /// The newest schema that this build makes.
+    pub(super) fn newest_schema() -> i64 {
+        newest_known(&MIGRATIONS)
+    }
+
     pub(super) fn file(&self, number: u64, extension: &str) -> PathBuf {
         self.path.join(format!("gen-{number:06}.{extension}"))
     }

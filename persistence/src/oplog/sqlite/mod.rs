@@ -39,12 +39,12 @@
 //! answered `Unavailable` until it wakes or is killed. A copy takes as long as the data is large; meanwhile writes wait. A transaction of a *foreign* program that is
 //! stepped around is lost: nothing else may write to these files.
 
+mod audit;
 mod generation;
 mod rows;
-mod verify;
 mod writer;
 
-pub use verify::{Finding, Report, verify};
+pub use audit::SqliteAudit;
 
 use super::call::Call;
 use super::{Append, Claimed, Entry, EntryIndex, Error, OplogStore, Writer, check_writer, signed};

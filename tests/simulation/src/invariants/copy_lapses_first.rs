@@ -1,5 +1,6 @@
-//! S5: the executor's copy of a lease ends first. So whoever admits a shard is still, in the store, its owner at that epoch, or the
+//! S5: the executor's copy of a lease ends first. So whoever admits a shard is still, in the store, its owner, or the
 //! one it is being taken from: nobody else was given it in the belief that the lease had ended or the shard had been let go of.
+//! Stored may be a higher epoch of the same owner, which it has not heard of yet (R40).
 
 use super::{Invariant, View};
 use crate::world::shards;
@@ -19,7 +20,7 @@ impl Invariant for CopyLapsesFirst {
             for admitted in shards().filter_map(|shard| process.admits(shard)) {
                 let row = state.shard(admitted.shard).expect("every shard is stored");
                 let holds = match row.state {
-                    ShardState::Owned(owner) => owner == life && row.epoch == admitted.epoch,
+                    ShardState::Owned(owner) => owner == life && row.epoch >= admitted.epoch,
                     ShardState::Releasing { from, .. } => from == life,
                     ShardState::Unassigned => false,
                 };

@@ -17,12 +17,12 @@ impl Invariant for EpochsRise {
         "S3"
     }
 
-    fn hear(&mut self, _: Duration, event: &Event, _: &View) -> Result<(), String> {
+    fn hear(&mut self, _: Duration, event: &Event, view: &View) -> Result<(), String> {
         let state = match event {
             Event::Committed { state } => state,
-            Event::Restored { state } => {
+            Event::NewWorld => {
                 self.highest.clear();
-                state
+                view.state.as_ref().expect("a restored store has a state")
             }
             _ => return Ok(()),
         };

@@ -18,8 +18,8 @@ impl Invariant for EpochsSeparate {
 
     fn hear(&mut self, _: Duration, event: &Event, _: &View) -> Result<(), String> {
         match event {
-            // A new world: what an earlier one told does not bind it (R40).
-            Event::Restored { .. } => self.told.clear(),
+            // What an earlier world told does not bind it (R40).
+            Event::NewWorld => self.told.clear(),
             Event::Told { to, set, .. } => {
                 for (shard, epoch) in set.shards.iter() {
                     let first = *self.told.entry((shard, epoch)).or_insert(*to);

@@ -65,7 +65,10 @@ pub struct Invariants {
     all: Vec<Box<dyn Invariant>>,
     world: Arc<World>,
     state: Option<Arc<ClusterState>>,
-    restored: Option<Duration>,
+    /// The store was put back, and no manager has read it since.
+    restored: bool,
+    /// When one had.
+    new_world: Option<Duration>,
     /// How often they were looked at.
     pub checks: u64,
 }
@@ -90,12 +93,12 @@ impl Invariants {
             Box::new(refusals::Refusals::default()),
             Box::new(exactly_once::ExactlyOnce::new(storage.look_at_oplogs())),
         ];
-        Self { all, world, state: None, restored: None, checks: 0 }
+        Self { all, world, state: None, restored: false, new_world: None, checks: 0 }
     }
 
     /// What is seen now.
     pub fn view(&self, now: Duration) -> View {
-        let two_worlds = self.restored.is_some_and(|restored| now < restored + TWO_WORLDS);
+        let two_worlds = self.restored || self.new_world.is_some_and(|began| now < began + TWO_WORLDS);
         View { processes: self.world.processes(), state: self.state.clone(), two_worlds }
     }
 
@@ -103,21 +106,30 @@ impl Invariants {
     pub fn check(&mut self, now: Duration) -> Result<(), Violation> {
         self.checks += 1;
         for (at, event) in self.world.happened() {
-            match &event {
-                Event::Committed { state } => self.state = Some(Arc::clone(state)),
-                Event::Restored { state } => (self.state, self.restored) = (Some(Arc::clone(state)), Some(at)),
-                _ => {}
-            }
-            let view = self.view(now);
-            for invariant in &mut self.all {
-                let id = invariant.id();
-                invariant.hear(at, &event, &view).map_err(|what| Violation { id, what })?;
+            self.hear(now, at, &event)?;
+            if matches!(event, Event::TookOver { .. }) && std::mem::take(&mut self.restored) {
+                self.new_world = Some(at);
+                self.hear(now, at, &Event::NewWorld)?;
             }
         }
         let view = self.view(now);
         for invariant in &mut self.all {
             let id = invariant.id();
             invariant.look(&view).map_err(|what| Violation { id, what })?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, now: Duration, at: Duration, event: &Event) -> Result<(), Violation> {
+        match event {
+            Event::Committed { state } => self.state = Some(Arc::clone(state)),
+            Event::Restored { state } => (self.state, self.restored) = (Some(Arc::clone(state)), true),
+            _ => {}
+        }
+        let view = self.view(now);
+        for invariant in &mut self.all {
+            let id = invariant.id();
+            invariant.hear(at, event, &view).map_err(|what| Violation { id, what })?;
         }
         Ok(())
     }

@@ -29,7 +29,10 @@ impl Invariant for Registrations {
             }
             Event::Leaving(id) => drop(self.leaving.insert(*id)),
             // What was acknowledged since is gone with the store.
-            Event::Restored { state } => self.acknowledged.retain(|id| state.executor(*id).is_some()),
+            Event::NewWorld => {
+                let state = view.state.as_ref().expect("a restored store has a state");
+                self.acknowledged.retain(|id| state.executor(*id).is_some());
+            }
             _ => {}
         }
         Ok(())

@@ -20,8 +20,10 @@ use tokio::time::sleep;
 
 /// How many call at a time.
 pub const CALLERS: usize = 4;
-/// How many counters each of them has.
-const COUNTERS: usize = 3;
+/// How often an operator tries.
+const ATTEMPTS: usize = 200;
+/// How many counters they share.
+const COUNTERS: usize = 8;
 
 /// What an operator asks for.
 #[derive(Debug, Clone)]
@@ -51,10 +53,6 @@ impl Load {
     pub fn done(&self) -> bool {
         self.0.done.load(Ordering::SeqCst) == CALLERS
     }
-}
-
-fn name(caller: usize, counter: usize) -> String {
-    format!("counter/c{caller}-{counter}")
 }
 
 fn settings() -> RouterSettings {
@@ -92,8 +90,18 @@ pub async fn run(site: Site, load: Load, seed: u64, mut drains: mpsc::UnboundedR
     let operator = managers(&site);
     while let Some(Drain { name, draining }) = drains.recv().await {
         let name = ExecutorName::new(name).expect("a plain name");
-        if let Err(error) = operator.set_draining(name, draining).await {
+        for _ in 0..ATTEMPTS {
+            let Err(error) = operator.set_draining(name.clone(), draining).await else {
+                tracing::info!(%name, draining, "an operator's request is done");
+                break;
+            };
             site.world.reach(format!("operator hears {}", error.reason()));
+            tracing::info!(%name, draining, %error, "an operator's request failed");
+            if error.reason() == "UNKNOWN_EXECUTOR" {
+                // Nobody of that name is registered.
+                break;
+            }
+            sleep(Duration::from_millis(200)).await;
         }
     }
     std::future::pending::<()>().await;
@@ -103,7 +111,7 @@ async fn call(router: &Router, load: &Load, world: &World, (caller, mut rng): (u
     let mut number = 0;
     while !load.0.enough.load(Ordering::SeqCst) {
         number += 1;
-        let (agent, key) = (name(caller, rng.random_range(0..COUNTERS)), format!("{caller}-{number}"));
+        let (agent, key) = (format!("counter/c{}", rng.random_range(0..COUNTERS)), format!("{caller}-{number}"));
         let read = rng.random_bool(0.2);
         world.happen(Event::Began { agent: agent.clone(), key: key.clone() });
         let invocation = Invocation {

@@ -82,7 +82,7 @@ fn holder_settings() -> holder::Settings {
 }
 
 fn host_limits() -> HostLimits {
-    let agent = AgentLimits { snapshot_every: 8, ..AgentLimits::default() };
+    let agent = AgentLimits { snapshot_every: 3, ..AgentLimits::default() };
     HostLimits {
         agents: 100,
         store_timeout: Duration::from_millis(600),

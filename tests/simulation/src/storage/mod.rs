@@ -186,6 +186,7 @@ impl Storage {
     /// Takes away the lease, or only the place, of whoever is first in the election's queue.
     pub fn depose(&self, whole: bool) {
         let Some(first) = self.elections.places().first().map(|place| place.candidacy) else { return };
+        self.world.happen(Event::Deposed);
         if whole { self.elections.revoke(first) } else { self.elections.delete_place(first) }
     }
 

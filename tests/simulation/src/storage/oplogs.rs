@@ -1,26 +1,35 @@
 //! The executors' store over a connection.
 
 use super::{Connection, Kind};
+use crate::bugs::{self, Around};
 use crate::world::{Event, Process, SHARDS, lock};
 use async_trait::async_trait;
 use leasehold_model::routing::shard_of;
-use leasehold_model::{AgentId, ShardCount, ShardId};
+use leasehold_model::{AgentId, ExecutorId, ShardCount, ShardId};
 use leasehold_persistence::OplogStore;
 use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, MemoryOplogStore, Writer};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 /// One executor process's way to the oplogs.
 pub struct SimOplogs {
     connection: Connection,
     process: Arc<Process>,
     inner: Arc<MemoryOplogStore>,
+    /// Where the last append of each agent was to go, while its outcome is unknown.
+    unknown: Mutex<BTreeMap<AgentId, EntryIndex>>,
+}
+
+/// Who writes, as the store hears it.
+fn heard(writer: Writer) -> Writer {
+    if bugs::is(Around::EqualEpochClaims) { Writer { executor: ExecutorId::from_u128(1), ..writer } } else { writer }
 }
 
 impl SimOplogs {
     /// `process`'s, over `connection`.
     pub fn new(connection: Connection, process: Arc<Process>) -> Self {
         let inner = Arc::new(connection.storage.oplogs.handle());
-        Self { connection, process, inner }
+        Self { connection, process, inner, unknown: Mutex::default() }
     }
 
     async fn call<T: Send + 'static>(
@@ -47,7 +56,7 @@ impl OplogStore for SimOplogs {
         let (inner, agent) = (Arc::clone(&self.inner), agent.clone());
         let world = Arc::clone(&self.connection.storage.world);
         let claim = async move {
-            let claimed = inner.claim(&agent, shard, writer).await;
+            let claimed = inner.claim(&agent, shard, heard(writer)).await;
             match &claimed {
                 Ok(Claimed { next, .. }) => world.happen(Event::Claimed { agent, writer, next: *next }),
                 Err(Error::Fenced { recorded: Some(recorded), .. }) if recorded.epoch == writer.epoch => {
@@ -60,8 +69,12 @@ impl OplogStore for SimOplogs {
         self.call(Kind::OplogWrite, claim).await
     }
 
-    async fn append(&self, append: Append) -> Result<EntryIndex, Error> {
+    async fn append(&self, mut append: Append) -> Result<EntryIndex, Error> {
+        append.writer = heard(append.writer);
         let (inner, world) = (Arc::clone(&self.inner), Arc::clone(&self.connection.storage.world));
+        let (whose, at) = (append.agent.clone(), append.expected);
+        // Whoever stops waiting does not know either.
+        lock(&self.unknown).insert(whose.clone(), at);
         let append = async move {
             let agent = append.agent.clone();
             let keys = append.entries.iter().filter_map(|entry| entry.key.clone()).collect();
@@ -71,12 +84,23 @@ impl OplogStore for SimOplogs {
             }
             appended
         };
-        self.call(Kind::OplogWrite, append).await
+        let appended = self.call(Kind::OplogWrite, append).await;
+        if !matches!(appended, Err(Error::Unknown(_))) {
+            lock(&self.unknown).remove(&whose);
+        }
+        appended
     }
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
-        let (inner, agent) = (Arc::clone(&self.inner), agent.clone());
-        self.call(Kind::OplogRead, async move { inner.read(&agent, writer, from, limit).await }).await
+        let (inner, whose) = (Arc::clone(&self.inner), agent.clone());
+        let read = self.call(Kind::OplogRead, async move { inner.read(&whose, heard(writer), from, limit).await }).await;
+        if let Ok(entries) = &read
+            && lock(&self.unknown).remove(agent) == Some(from)
+        {
+            let there = if entries.is_empty() { "it was not there" } else { "it was there" };
+            self.connection.storage.world.reach(format!("unknown append: {there}"));
+        }
+        read
     }
 
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
@@ -84,7 +108,7 @@ impl OplogStore for SimOplogs {
         let admitted = self.process.admits(shard_of(agent, shards)).is_some();
         lock(&self.process.lookups).entry(agent.clone()).or_insert(admitted);
         let (inner, asked, key) = (Arc::clone(&self.inner), agent.clone(), key.to_owned());
-        let found = self.call(Kind::OplogRead, async move { inner.find(&asked, writer, &key).await }).await;
+        let found = self.call(Kind::OplogRead, async move { inner.find(&asked, heard(writer), &key).await }).await;
         if matches!(found, Ok(Some(_))) {
             lock(&self.process.lookups).remove(agent);
         }
@@ -93,12 +117,12 @@ impl OplogStore for SimOplogs {
 
     async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {
         let (inner, agent) = (Arc::clone(&self.inner), agent.clone());
-        self.call(Kind::OplogWrite, async move { inner.delete(&agent, writer, expected).await }).await
+        self.call(Kind::OplogWrite, async move { inner.delete(&agent, heard(writer), expected).await }).await
     }
 
     async fn suspend(&self, agent: &AgentId, writer: Writer) -> Result<(), Error> {
         let (inner, agent) = (Arc::clone(&self.inner), agent.clone());
-        self.call(Kind::OplogWrite, async move { inner.suspend(&agent, writer).await }).await
+        self.call(Kind::OplogWrite, async move { inner.suspend(&agent, heard(writer)).await }).await
     }
 
     async fn running(&self, shard: ShardId, after: Option<&AgentId>, limit: u32) -> Result<Vec<AgentId>, Error> {

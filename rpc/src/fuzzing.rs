@@ -1,11 +1,11 @@
-//! Every message that is decoded, as bytes to bytes: decode to the model, encode again.
+//! Every message that is decoded, as bytes to bytes: decode to the model, encode again. For tests, and for `fuzz/` (feature `fuzzing`).
 
 use crate::{decode, encode, wire};
 use leasehold_model::InvalidValue;
 use prost::Message;
 
 /// Decodes bytes as one message and encodes what came out. `None` when the bytes are no such message.
-pub(super) type Again = fn(&[u8]) -> Option<Result<Vec<u8>, InvalidValue>>;
+pub type Again = fn(&[u8]) -> Option<Result<Vec<u8>, InvalidValue>>;
 
 macro_rules! again {
     ($message:ident, $wire:ident => $decoded:expr, $value:ident => $encoded:expr) => {
@@ -19,8 +19,10 @@ macro_rules! again {
     };
 }
 
+/// Each message's name with its decoder.
+#[must_use]
 #[rustfmt::skip]
-pub(super) fn all() -> Vec<(&'static str, Again)> {
+pub fn all() -> Vec<(&'static str, Again)> {
     vec![
         again!(RegisterRequest, w => decode::registration(w), v => encode::registration(v)),
         again!(RegisterResponse, w => decode::grant(w.grant), v => wire::RegisterResponse { grant: encode::grant(&v) }),
@@ -43,4 +45,22 @@ pub(super) fn all() -> Vec<(&'static str, Again)> {
         again!(InvokeRequest, w => decode::invocation(w), v => encode::invocation(v)),
         again!(InvokeResponse, w => decode::answer(w), v => encode::answer(v)),
     ]
+}
+
+/// Decodes `bytes` as the message that the first one chooses.
+///
+/// # Panics
+/// When what was decoded is not decoded to the same again, or is refused without naming a field: that is the fault to be found.
+pub fn decode_any(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let decoders = all();
+    let (name, again) = decoders[usize::from(*first) % decoders.len()];
+    match again(rest) {
+        None => {}
+        Some(Err(invalid)) => assert!(!invalid.field.is_empty(), "{name}: {invalid} names no field"),
+        Some(Ok(written)) => {
+            let twice = again(&written).expect("what was encoded is such a message");
+            assert_eq!(twice.as_ref(), Ok(&written), "{name} is not decoded to the same again");
+        }
+    }
 }
