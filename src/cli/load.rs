@@ -63,7 +63,7 @@ pub struct LoadArgs {
     /// Remember here how far the run came, and go on from there
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
-    /// Give up after so many failed calls
+    /// Give up after so many failed calls (1 to 100000)
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     max_errors: u64,
 }
