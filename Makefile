@@ -8,7 +8,7 @@ SEED ?= 0
 N ?= 200
 SECONDS ?= 600
 
-.PHONY: help dev demo demo-ha test protoc tools verify fix bench fuzz mutants sim sim-many sim-bugs
+.PHONY: help dev demo demo-ha faults faults-some test protoc tools verify fix bench fuzz mutants sim sim-many sim-bugs
 
 help: ## list what can be run
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,16 @@ demo: protoc ## real processes killed, frozen and restarted under load; every wo
 
 demo-ha: tools ## three managers on three etcd members, killed and restarted under load; every word counted exactly
 	scripts/demo.sh demo_ha
+
+faults: tools ## break each part of a cluster in each way, with hosts, clocks and disks of its own; writes docs/faults.md (root, 20 minutes)
+	scripts/demo.sh faults --write
+
+# What CI has a minute for; FAULTS="row row/column …" runs others.
+FAULTS ?= crash/leader freeze/executor cut-in/executor clock-rate/executor
+comma := ,
+empty :=
+faults-some: tools ## a few cells of it, in a minute; FAULTS="ROW/COLUMN …" says which
+	scripts/demo.sh faults --only $(subst $(empty) ,$(comma),$(strip $(FAULTS)))
 
 # etcd's client is generated when it is built.
 protoc:
