@@ -25,7 +25,7 @@ use tempfile::TempDir;
 enum Harm {
     /// The third entry goes.
     Gap,
-    /// The last entry is of the epoch before.
+    /// The last entry is of an epoch before that of the others.
     Stale,
     /// The second entry is of another writer of its epoch.
     Rival,
@@ -64,7 +64,7 @@ impl Backend for Sqlite {
         let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
         let sql = match harm {
             Harm::Gap => "DELETE FROM entries WHERE idx = 3",
-            Harm::Stale => "UPDATE entries SET epoch = 5 WHERE idx = 4",
+            Harm::Stale => "UPDATE entries SET epoch = 4 WHERE idx = 4",
             Harm::Rival => {
                 "INSERT INTO writers (executor) VALUES (x'00000000000000000000000000000009'); \
                  UPDATE entries SET writer = (SELECT max(id) FROM writers) WHERE idx = 2"
@@ -86,7 +86,7 @@ impl Backend for Postgres {
     async fn harm(&self, harm: Harm) {
         self.sql(match harm {
             Harm::Gap => "DELETE FROM leasehold_oplogs.entries WHERE idx = 3",
-            Harm::Stale => "UPDATE leasehold_oplogs.entries SET epoch = 5 WHERE idx = 4",
+            Harm::Stale => "UPDATE leasehold_oplogs.entries SET epoch = 4 WHERE idx = 4",
             Harm::Rival => {
                 "UPDATE leasehold_oplogs.entries SET executor = '\\x00000000000000000000000000000009' WHERE idx = 2"
             }
@@ -118,7 +118,7 @@ impl Backend for Redis {
     async fn harm(&self, harm: Harm) {
         match harm {
             Harm::Gap => drop(self.command(&["HDEL", "leasehold:c:{counter/a}:entries", "3"])),
-            Harm::Stale => change(self, 4, 9, 5),
+            Harm::Stale => change(self, 4, 9, 4),
             Harm::Rival => change(self, 2, 25, 9),
             Harm::Record => {
                 drop(self.command(&["HSET", "leasehold:c:{counter/a}:record", "epoch", "0000000000000000002"]));
@@ -213,9 +213,9 @@ async fn each_broken_promise_is_found_with_agent_index_and_writer(backend: &dyn 
     let a = agent("a");
     for (life, (harm, rule, index, by)) in [
         (Harm::Gap, Rule::Contiguous, Some(4), Some(writer(6))),
-        (Harm::Stale, Rule::EpochsNeverFall, Some(4), None),
-        (Harm::Rival, Rule::OneWriterPerEpoch, Some(2), None),
         (Harm::Record, Rule::RecordNotBelow, Some(4), Some(writer(6))),
+        (Harm::Rival, Rule::OneWriterPerEpoch, Some(2), None),
+        (Harm::Stale, Rule::EpochsNeverFall, Some(4), None),
         (Harm::Nonsense, Rule::Readable, Some(2), None),
     ]
     .into_iter()
