@@ -11,6 +11,7 @@
 //! | [`bridge`] | agents whose behaviour is an application in any language |
 //! | [`serve`] | running a manager or an executor inside another process |
 //! | [`dev`] | a whole cluster in one process |
+//! | `testkit` | testing a backend of your own (feature `testkit`) |
 //! | [`cli`], [`runtime`] | what the two binaries share |
 //!
 //! The protocol itself is `leasehold_model`; `docs/architecture.md` has the picture.
@@ -24,3 +25,5 @@ mod http;
 pub mod router;
 pub mod runtime;
 pub mod serve;
+#[cfg(feature = "testkit")]
+pub mod testkit;

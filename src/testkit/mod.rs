@@ -2,15 +2,11 @@
 //!
 //! | module | for |
 //! | --- | --- |
-//! | [`oplog`] | the suite that every oplog store must pass, and [`oplog_store_conformance!`](crate::oplog_store_conformance), which makes tests of it |
+//! | [`oplog`] | the suite that every oplog store must pass, and [`oplog_store_conformance!`](oplog_store_conformance), which makes tests of it |
 //! | [`cluster`] | the same for stores of the manager's state |
 //! | [`history`] | whether what callers were answered fits one order of events, whatever a store thinks of itself |
 //!
-//! docs/backends.md is the guide for writing an oplog store. A backend that keeps nothing but a map in memory, and the suite on it:
-//!
-//! ```
-#![doc = include_str!("../../tests/backend/outside.rs")]
-//! ```
+//! docs/oplog-kit.md is the guide for writing an oplog store.
 
 pub mod history;
 
