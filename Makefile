@@ -3,12 +3,14 @@
 CARGO ?= cargo
 # Empty: every figure. `make bench ONLY="renewal_vs_bare_tonic admission_ns"` runs some.
 ONLY ?=
+# Executors that `make zombie` freezes on each store.
+ROUNDS ?= 200
 # Which seed `make sim` shows, and how many `make sim-many` runs.
 SEED ?= 0
 N ?= 200
 SECONDS ?= 600
 
-.PHONY: help dev demo demo-ha faults faults-some test protoc tools verify fix bench fuzz mutants sim sim-many sim-bugs
+.PHONY: help dev demo demo-ha faults faults-some test protoc tools verify fix bench fuzz mutants sim sim-many sim-bugs zombie
 
 help: ## list what can be run
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +77,10 @@ fuzz: protoc ## feed every decoder, the configuration and the agent types with b
 	  $(CARGO) fuzz run --sanitizer none --target-dir target/fuzz $$target target/corpus/$$target fuzz/corpus/$$target -- \
 	    -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 -verbosity=0 || exit 1; \
 	done
+
+zombie: tools ## freeze executors in mid-append, 200 times on each store, and check what callers saw; ROUNDS=20 for fewer
+	$(CARGO) build --locked --bins --example zombie
+	target/debug/examples/zombie --rounds $(ROUNDS)
 
 mutants: ## break the model one expression at a time; every survivor is a missing test
 	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants --locked

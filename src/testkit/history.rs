@@ -370,7 +370,8 @@ mod tests {
         assert_eq!(verdict(with_gap(append("u", 5, Refused)), vec![], there), ["refused", "nowhere"]);
         let absent = Some(Contents { length: 3, times: BTreeMap::from([("a".into(), 1), ("b".into(), 1)]) });
         assert_eq!(verdict(with_gap(append("u", 5, Unknown)), vec![], absent), ["nowhere"]);
-        let more = Some(Contents { length: 2, times: BTreeMap::from([("a".into(), 1), ("b".into(), 1), ("u".into(), 1)]) });
+        let more =
+            Some(Contents { length: 2, times: BTreeMap::from([("a".into(), 1), ("b".into(), 1), ("u".into(), 1)]) });
         assert_eq!(verdict(and(append("u", 5, Unknown)), vec![], more), ["shorter"]);
     }
 
