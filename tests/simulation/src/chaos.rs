@@ -2,8 +2,8 @@
 
 use crate::cluster::{CALLERS, Cluster, EXECUTORS, MANAGERS, SPARE};
 use crate::invariants::Violation;
-use crate::process::callers::Drain;
 use crate::process::Orders;
+use crate::process::callers::Drain;
 use crate::storage::{Cut, Weather};
 use crate::world::{ELECTION_TTL, LEASE};
 use leasehold_persistence::cluster::memory::Snapshot;
@@ -291,7 +291,9 @@ impl Chaos {
         let Some(leader) = cluster.world.leader() else { return };
         let Some(executor) = self.one_of(&cluster.executors()) else { return };
         let span = self.span(LEASE, LEASE * 3);
-        cluster.trace.say(&format!("{leader} is deposed, cut off from the stores, and all that {executor} reaches, for {span:?}"));
+        cluster.trace.say(&format!(
+            "{leader} is deposed, cut off from the stores, and all that {executor} reaches, for {span:?}"
+        ));
         cluster.storage.depose(true);
         cluster.storage.cut(&leader, Cut::Requests);
         self.later(cluster, span, Undo::MendStore(leader.clone()));
@@ -305,7 +307,9 @@ impl Chaos {
     fn slow_goodbye(&mut self, cluster: &mut Cluster<'_>) {
         let Some(leader) = cluster.world.leader() else { return };
         let slow = self.span(ELECTION_TTL / 4, ELECTION_TTL);
-        cluster.trace.say(&format!("the stores' answers come late for {slow:?}; {leader} does not hear any after that"));
+        cluster
+            .trace
+            .say(&format!("the stores' answers come late for {slow:?}; {leader} does not hear any after that"));
         cluster.storage.weather(Weather { stall: 900, longest: Duration::from_millis(550), ..Weather::default() });
         self.later(cluster, slow, Undo::CutAnswers(leader.clone()));
         self.later(cluster, slow + ELECTION_TTL * 2, Undo::CalmStores);

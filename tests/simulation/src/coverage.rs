@@ -162,13 +162,7 @@ const REQUIRED: &[(&str, &[&str])] = &[
             "log: the oplog store works again",
         ],
     ),
-    (
-        "Operators",
-        &[
-            "log: an operator's request is done",
-            "log: an operator's request failed",
-        ],
-    ),
+    ("Operators", &["log: an operator's request is done", "log: an operator's request failed"]),
 ];
 
 /// What of it was not.

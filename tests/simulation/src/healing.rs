@@ -134,6 +134,19 @@ pub fn join(cluster: &mut Cluster<'_>) -> Result<(), Violation> {
     stands_still(cluster, LEASE)
 }
 
+/// L1: what a crashed executor served is served elsewhere within a lease and a second.
+pub fn crash(cluster: &mut Cluster<'_>) -> Result<(), Violation> {
+    let [victim, others @ ..] = EXECUTORS;
+    cluster.trace.say(&format!("{victim} crashes, and nothing else happens"));
+    cluster.crash(victim);
+    let took = healed(cluster, others.len(), LEASE + Duration::from_secs(1))?;
+    cluster.trace.say(&format!("{victim} is replaced after {took:?}"));
+    cluster.begin(victim);
+    healed(cluster, EXECUTORS.len(), LEASE + Duration::from_secs(1))?;
+    cluster.pass(LEASE)?;
+    stands_still(cluster, LEASE)
+}
+
 /// The callers get their last answers, and the counts agree.
 pub fn callers(cluster: &mut Cluster<'_>) -> Result<(), Violation> {
     cluster.load.enough();

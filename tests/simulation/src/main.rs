@@ -2,8 +2,8 @@
 //! docs/how-we-know.md says what is simulated and what is not.
 #![allow(missing_docs, clippy::wildcard_enum_match_arm, reason = "a program for tests")]
 
-mod chaos;
 mod bugs;
+mod chaos;
 mod clock;
 mod cluster;
 mod coverage;
@@ -75,7 +75,9 @@ fn main() -> ExitCode {
     let well = match Arguments::parse().command {
         Command::Seed { seed, reached, bug } => show(seed, reached, bug.as_deref()),
         Command::One { seed, bug } => one(seed, bug.as_deref()),
-        Command::Many { count, from, jobs, incomplete } => many::many(from..from + count, processors(jobs), !incomplete),
+        Command::Many { count, from, jobs, incomplete } => {
+            many::many(from..from + count, processors(jobs), !incomplete)
+        }
         Command::Bugs { seeds, jobs, only } => bugs::hunt(seeds, processors(jobs), &only),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }

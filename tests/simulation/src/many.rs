@@ -22,7 +22,6 @@ pub struct Report {
     pub seed: u64,
     /// Which invariant, and how.
     pub violation: Option<(String, String)>,
-    pub digest: String,
     pub reached: BTreeMap<String, u64>,
     pub checks: u64,
     pub lasted_ms: u64,
@@ -69,7 +68,6 @@ fn parse(seed: u64, text: &str) -> Option<Report> {
     Some(Report {
         seed,
         violation,
-        digest: report["digest"].as_str()?.to_owned(),
         reached: reached.map(|(what, times)| (what.clone(), times.as_u64().unwrap_or_default())).collect(),
         checks: report["checks"].as_u64()?,
         lasted_ms: report["lasted_ms"].as_u64()?,
@@ -77,7 +75,12 @@ fn parse(seed: u64, text: &str) -> Option<Report> {
 }
 
 /// Runs `seeds`, `jobs` at a time; `each` hears of each as it ends and says whether to go on.
-pub fn run_all(seeds: std::ops::Range<u64>, jobs: usize, bug: Option<&str>, mut each: impl FnMut(Option<Report>) -> bool) {
+pub fn run_all(
+    seeds: std::ops::Range<u64>,
+    jobs: usize,
+    bug: Option<&str>,
+    mut each: impl FnMut(Option<Report>) -> bool,
+) {
     let next = AtomicU64::new(seeds.start);
     let (reports, arriving) = mpsc::channel();
     std::thread::scope(|scope| {

@@ -36,7 +36,11 @@ fn live(seed: u64, cluster: &mut Cluster<'_>) -> Result<(), Violation> {
     chaos.rage(cluster)?;
     chaos.heal(cluster);
     healing::after_faults(cluster)?;
-    if seed.is_multiple_of(2) { healing::failover(cluster)? } else { healing::join(cluster)? }
+    match seed % 3 {
+        0 => healing::failover(cluster)?,
+        1 => healing::join(cluster)?,
+        _ => healing::crash(cluster)?,
+    }
     healing::callers(cluster)
 }
 

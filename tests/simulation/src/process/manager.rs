@@ -26,12 +26,8 @@ const CALL: Duration = Duration::from_millis(600);
 pub async fn run(site: Site, machine: Arc<Machine>) {
     let (election, front, mut ended) = start(&site, &machine);
     let orders = machine.orders.subscribe();
-    let heard = HeardManager {
-        inner: front,
-        ear: Ear::Manager,
-        host: machine.host.clone(),
-        world: Arc::clone(&site.world),
-    };
+    let heard =
+        HeardManager { inner: front, ear: Ear::Manager, host: machine.host.clone(), world: Arc::clone(&site.world) };
     let closing = told(orders.clone(), |orders| orders.stop);
     let incoming = net::listen().await.expect("nobody else listens on this machine");
     let serving = serve_manager_with_incoming(Box::pin(incoming), Arc::new(heard), net::limits(), closing);

@@ -237,7 +237,9 @@ impl Connection {
                 End::Refuse => Err(failed("refused by the simulation".to_owned())),
                 End::LoseRequest => Err(unknown("the simulation lost the request".to_owned())),
                 End::Fine | End::Silent => applied.await,
-                End::LoseAnswer => applied.await.and_then(|_| Err(unknown("the simulation lost the answer".to_owned()))),
+                End::LoseAnswer => {
+                    applied.await.and_then(|_| Err(unknown("the simulation lost the answer".to_owned())))
+                }
             };
             drop(turn);
             sleep(after).await;

@@ -42,7 +42,11 @@ impl SimOplogs {
         let counted = async move {
             let outcome = applied.await;
             if matches!(outcome, Err(Error::Fenced { .. })) {
-                world.reach(if kind == Kind::OplogWrite { "oplog: a write was fenced" } else { "oplog: a read was fenced" });
+                world.reach(if kind == Kind::OplogWrite {
+                    "oplog: a write was fenced"
+                } else {
+                    "oplog: a read was fenced"
+                });
             }
             outcome
         };
@@ -93,7 +97,8 @@ impl OplogStore for SimOplogs {
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
         let (inner, whose) = (Arc::clone(&self.inner), agent.clone());
-        let read = self.call(Kind::OplogRead, async move { inner.read(&whose, heard(writer), from, limit).await }).await;
+        let read =
+            self.call(Kind::OplogRead, async move { inner.read(&whose, heard(writer), from, limit).await }).await;
         if let Ok(entries) = &read
             && lock(&self.unknown).remove(agent) == Some(from)
         {
