@@ -9,7 +9,6 @@ bound, callers saw an error only where the cell says why, and the cluster healed
 
 import argparse
 import datetime
-import json
 import os
 import platform
 import random
@@ -21,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from demo_cluster import BEGAN, PATIENCE, Failed, Load, allow, say, wait_for
+from demo_cluster import BEGAN, PATIENCE, Failed, allow, say, wait_for
 from demo_ha import MANAGERS, MEMBERS
 from demo_story import Story
 from faults_cells import BOUNDS, CALLER, COLUMNS, HEAL, ROWS, cells
@@ -30,6 +29,7 @@ from faults_world import ALLOWANCE, EXECUTORS, GATEWAYS, World
 
 WHOLE = 2400.0  # for everything; on two idle cores it takes about twenty minutes
 BUSY = 1.0  # added to each bound: the pause between probes, and a machine that has other work
+LOOKS = 5  # how often per second executors must have said what they admit, all together; on an idle machine it is 60
 QUIET = 1.5  # for so long after healing no shard may move
 DISTINCT, WORDS = 40, 200  # the text whose words are counted; a pass through it takes about a second
 DOCUMENT = Path(__file__).parent.parent / "docs" / "faults.md"
@@ -98,6 +98,7 @@ class Matrix(Story):
         cell.result = result = Result()
         name = self.part(cell)
         marks = len(self.probes.met), len(self.probes.broken), len(self.watch.broken)
+        asked = self.watch.asked
         self.probes.go_home(CALLER if cell.column == "gateway" else 30.0)
         self.load.start(repeat=1_000_000)
         # Calls that began before, with more patience, are to be over.
@@ -120,6 +121,8 @@ class Matrix(Story):
         result.violations += [seen.what for seen in self.probes.broken[marks[1] :] + self.watch.broken[marks[2] :]]
         result.violations += self.history.check()
         result.errors = len(self.probes.met) - marks[0]
+        if (asked := self.watch.asked - asked) < LOOKS * (time.monotonic() - begun):
+            result.failures.append(f"executors said only {asked} times what they admit: too little to judge by")
         self.judge(cell, self.probes.met[marks[0] :])
 
     def heal(self, cell, over):
@@ -181,6 +184,7 @@ def parsed():
     parser.add_argument("--shards", type=int, default=12, help="how many shards the cluster has, and probes")
     parser.add_argument("--concurrency", type=int, default=4, help="how many calls the load has under way at once")
     parser.add_argument("--only", metavar="ROW/COLUMN,…", help="these cells alone; a row or a column alone is all of it")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and data even if all is well")
     parser.add_argument("--write", action="store_true", help="write docs/faults.md, when every cell was run")
     return parser, parser.parse_args()
 
@@ -201,7 +205,7 @@ def chosen(parser, options):
 
 def table(run):
     """As markdown, with a footnote for each thing that needs one."""
-    notes, by_name = [], {cell.name: cell for cell in run}
+    notes, by_name, there = [], {cell.name: cell for cell in run}, {cell.name for cell in cells()}
 
     def note(text):
         if text not in notes:
@@ -216,7 +220,7 @@ def table(run):
             if cell and cell.result:
                 texts.append(cell.result.text() + (note(cell.errors) if cell.errors and cell.result.errors else ""))
             else:
-                texts.append("not run" if row not in NOT_RUN or cell else f"-{note(NOT_RUN[row])}")
+                texts.append("not run" if f"{row}/{column}" in there else f"-{note(NOT_RUN[row])}")
         lines.append(f"| `{row}` | {' | '.join(texts)} |")
     return "\n".join(lines), "\n".join(f"[^{number}]: {text}" for number, text in enumerate(notes, 1))
 
@@ -284,7 +288,7 @@ To each, {BUSY:g} s is added for the pause between two probes and for a machine 
 
 def run_all(options, run):
     """Every cell, on a fresh cluster after one that did not heal; whether all is well, and what was counted."""
-    left, well, probed, folders = list(run), True, 0, []
+    left, well, probed, asked = list(run), True, 0, 0
     while left:
         folder = tempfile.mkdtemp(prefix="leasehold-faults-")
         world = matrix = None
@@ -297,7 +301,7 @@ def run_all(options, run):
                 matrix.run_cell(left.pop(0))
             matrix.probes.stop()
             matrix.check_oplogs()
-            keep = not all(cell.result.passed for cell in run if cell.result)
+            keep = options.keep or not all(cell.result.passed for cell in run if cell.result)
         except (Failed, OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
             well = False
             say(f"FAILED: {error!r}")
@@ -312,18 +316,20 @@ def run_all(options, run):
             if matrix:
                 matrix.end()
                 probed += sum(matrix.probes.counted.values())
+                asked += matrix.watch.asked
             if world:
                 world.end()
             if keep:
                 print(f"logs and data are kept in {folder}", flush=True)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
-    return well, f"{probed} probes were answered"
+    return well, f"{probed} calls of the probes and {asked} questions to executors were answered"
 
 
 def main():
     parser, options = parsed()
     run = chosen(parser, options)
+    print(f"{len(run)} cells", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     allow(WHOLE)

@@ -7,12 +7,8 @@ import threading
 import time
 
 from demo_cluster import GRACE, PATIENCE, wait_for
-from demo_ha import MANAGERS, MEMBERS
-from faults_watch import INSPECT
 from faults_wire import Connection
-from faults_world import ALLOWANCE, BOOTTIME, EXECUTORS, PORTS, REALTIME, World, run
-
-__all__ = ["BOUNDS", "COLUMNS", "ROWS", "Cell", "cells"]
+from faults_world import ALLOWANCE, EXECUTORS, LIMIT, PORTS, REALTIME, run
 
 SECOND = 1.0  # what L1 gives to noticing, planning, committing, recovering and routing
 LEASE = 3.0  # lease.duration, profile fast
@@ -27,7 +23,7 @@ AWAY = 2 * LEASE  # how long a fault lasts
 CALLER = 2.0  # after how long a caller of a gateway that is faulted gives up its attempt
 SYNC = 0.2  # by how much a slow disk delays each fsync
 HOUR = 3600.0
-FLOOD = 640  # calls under way at once: ten times limits.calls of the matrix
+FLOOD = 10 * LIMIT  # calls under way at once
 COLUMNS = ("leader", "standby", "executor", "gateway", "store")
 
 # Name, seconds, why.
@@ -58,7 +54,8 @@ BOUNDS = {
               "anew (at most a lease: a manager that knows them by a backup waits for their old lease), the cold cluster settles for "
               "3 s (R33), storage's refusals raise the epochs with the next renewal (R40, at most a lease), plus 1 s."),
         Bound("disk", LEASE + SECOND,
-              "Each of a lease's three attempts to be served may wait for the slow disk; nobody may be out for longer than a "
+              "The executor with the slow disk holds the oplogs' write lock for a few syncs of 0.2 s in each of its commits, and "
+              "the others wait their turn for it; of etcd, the other two members are a majority. Nobody may be out for longer than a "
               "crash would take."),
     )
 }  # fmt: skip
@@ -81,7 +78,7 @@ ROWS = {
     "store-wiped": "All members killed and started with empty folders.",
     "store-restored": "All members killed and started from a snapshot that is older than the last move of a shard.",
     "listener-dead": "What arrives at its gRPC port is dropped for 6 s; the process lives and renews.",
-    "overload": f"For 6 s, {FLOOD} calls under way at once at a process that takes {64} (`limits.calls`); the store: etcd's own "
+    "overload": f"For 6 s, {FLOOD} calls under way at once at a process that takes {LIMIT} (`limits.calls`); the store: etcd's own "
     "`check perf` with 500 clients.",
 }  # fmt: skip
 

@@ -30,7 +30,6 @@ class Callers(Probes):
         super().__init__(cluster)
         self.patience, self.home = 30.0, 0
         self.met, self.broken = [], []
-        # Each answered increment, as `Answer`; the first may be the hundredth of its agent.
         self.counted = collections.Counter()
 
     def connect(self, shard):
