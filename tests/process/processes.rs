@@ -197,6 +197,13 @@ impl Place {
         })
     }
 
+    /// Waits until no executor is registered.
+    pub fn served_by_nobody(&self, manager: &str) {
+        wait_for("every executor to be gone", || {
+            self.status(manager)?["executors"].as_array()?.is_empty().then_some(())
+        });
+    }
+
     pub fn owners(&self, manager: &str) -> Value {
         let output = self.manager(&["shards", "--json", "--manager", manager]);
         serde_json::from_slice(&output.stdout).expect("a table of shards")

@@ -60,6 +60,8 @@ pub struct Summary {
     pub rounds: u32,
     /// Of these, frozen with an append under way.
     pub mid_append: u32,
+    /// Of these, whose next owner came to nothing before the thaw: a process frozen at the wrong instant blocks SQLite for the others.
+    pub stood_still: u32,
     /// Appends that callers were answered.
     pub acknowledged: u64,
     /// Appends of unknown outcome, and how many of them had taken effect.
@@ -84,6 +86,7 @@ impl Summary {
             backend,
             rounds: 0,
             mid_append: 0,
+            stood_still: 0,
             acknowledged: 0,
             unknown: (0, 0),
             reads: 0,
@@ -145,6 +148,7 @@ pub fn table(summaries: &[Summary]) -> String {
         "BACKEND",
         "ROUNDS",
         "MID-APPEND",
+        "STOOD STILL",
         "ACKNOWLEDGED",
         "UNKNOWN",
         "LANDED",
@@ -155,12 +159,24 @@ pub fn table(summaries: &[Summary]) -> String {
         "SECONDS",
     ]);
     for summary in summaries {
-        let Summary { rounds, mid_append, acknowledged, unknown, reads, entries, fenced, violations, took, .. } =
-            summary;
+        let Summary {
+            rounds,
+            mid_append,
+            stood_still,
+            acknowledged,
+            unknown,
+            reads,
+            entries,
+            fenced,
+            violations,
+            took,
+            ..
+        } = summary;
         table.add_row([
             summary.backend.to_string(),
             rounds.to_string(),
             mid_append.to_string(),
+            stood_still.to_string(),
             acknowledged.to_string(),
             unknown.0.to_string(),
             unknown.1.to_string(),
