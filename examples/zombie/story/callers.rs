@@ -105,7 +105,7 @@ impl Callers {
                 let call = invocation(&register.agent, "add_many", &json!({ "words": [token] }), Some(token.clone()));
                 let (at, doubt) = (Instant::now(), Doubt::default());
                 let answer = target.call_in_doubt(call, within, &doubt).await;
-                let position = answer.as_ref().ok().and_then(|answer| number_of(answer));
+                let position = answer.as_ref().ok().and_then(number_of);
                 let ended = match (&answer, position) {
                     (Ok(_), Some(position)) => Ended::Appended { at: began.elapsed(), position },
                     (Err(_), _) if !doubt.may_have_run() => Ended::Refused,
