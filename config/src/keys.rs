@@ -177,7 +177,13 @@ key!(
     "127.0.0.1:7470",
     "Where gRPC is served: executors, routers, the command line."
 );
-key!(MANAGER_HTTP, "listen.http", Kind::Listen, "127.0.0.1:7471", "Where HTTP is served: /livez, /readyz, /metrics; with etcd also /leaderz.");
+key!(
+    MANAGER_HTTP,
+    "listen.http",
+    Kind::Listen,
+    "127.0.0.1:7471",
+    "Where HTTP is served: /livez, /readyz, /metrics; with etcd also /leaderz."
+);
 key!(
     EXECUTOR_GRPC,
     "listen.grpc",

@@ -86,6 +86,8 @@ struct State {
     at: usize,
     /// The leader's address, as far as it is not configured.
     hint: Option<Address>,
+    /// Whom a standby named last: said once, not with each call.
+    named: Option<Address>,
     links: BTreeMap<Address, (u64, Link)>,
     dialled: u64,
     avoided: BTreeMap<Address, Instant>,
@@ -197,7 +199,10 @@ impl Managers {
             None => state.hint = Some(leader.clone()),
         }
         trail.followed += 1;
-        tracing::info!(%leader, "another manager leads");
+        if state.named.as_ref() != Some(leader) {
+            tracing::info!(%leader, "another manager leads");
+            state.named = Some(leader.clone());
+        }
         Some(self.link(&mut state, leader.clone()))
     }
 

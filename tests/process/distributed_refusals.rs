@@ -69,6 +69,10 @@ fn credentials_that_etcd_refuses_end_the_process_with_78() {
         &["user", "add", "leasehold:right"],
         &["user", "grant-role", "leasehold", "managers"],
         &["user", "add", "stranger:right"],
+        &["role", "add", "readers"],
+        &["role", "grant-permission", "readers", "--prefix=true", "read", "/leasehold/leasehold/"],
+        &["user", "add", "reader:right"],
+        &["user", "grant-role", "reader", "readers"],
         &["user", "add", "root:root"],
         &["auth", "enable"],
     ] {
@@ -87,6 +91,7 @@ fn credentials_that_etcd_refuses_end_the_process_with_78() {
     };
     ended_with(&mut begin(&cluster, "leasehold", "wrong"), 78, &["store.user"]);
     ended_with(&mut begin(&cluster, "stranger", "right"), 78, &["permission denied"]);
+    ended_with(&mut begin(&cluster, "reader", "right"), 78, &["permission denied", "read and write"]);
     ended_with(&mut cluster.begin("127.0.0.1:0", REDIRECT), 78, &["store.user"]);
 
     cluster.etcd.kill();

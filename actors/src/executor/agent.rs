@@ -234,12 +234,7 @@ impl Agent {
             Effect::Wait(span) => {
                 ctx.run_later(span, |agent, ctx| agent.happen(Event::Woke, ctx));
             }
-            Effect::Answer(job, answer) => {
-                if let Some(reply) = self.replies.remove(&job) {
-                    // A caller that went away is answered in vain.
-                    let _ = reply.send(answer);
-                }
-            }
+            Effect::Answer(job, answer) => self.answer(job, answer),
             Effect::TellFenced(recorded) => self.tell_fenced(recorded),
             Effect::Replayed(entries) => {
                 self.around.metrics.replays.inc();
@@ -249,6 +244,13 @@ impl Agent {
                 tracing::warn!(%agent, bytes, "the agent's state is too big for a snapshot; recovery replays more");
             }
             Effect::Stop => ctx.stop(),
+        }
+    }
+
+    fn answer(&mut self, job: JobId, answer: Result<Reply, CallError>) {
+        if let Some(reply) = self.replies.remove(&job) {
+            // A caller that went away is answered in vain.
+            let _ = reply.send(answer);
         }
     }
 

@@ -322,7 +322,7 @@ fn anchored(kept: Kept<Ttl>, late: Duration) -> Kept<Ttl> {
         Kept::Held(ttl) if planted::is(Bug::KeepaliveAnchoredAtReceipt) => {
             Kept::Held(Ttl::from_duration(ttl.as_duration() + late).unwrap_or(ttl))
         }
-        kept => kept,
+        kept @ (Kept::Held(_) | Kept::Gone) => kept,
     }
 }
 

@@ -14,12 +14,6 @@ fn rows(w: &World) -> Vec<Shard> {
     w.stored().shards().map(|(_, row)| *row).collect()
 }
 
-fn counter(w: &World, name: &str) -> u64 {
-    let text = w.metrics();
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 /// Case 2's kind, L2, R39: stopped for three leases, it reaps and moves nothing, whether its timer or a waiting renewal comes first.
 #[tokio::test(start_paused = true)]
 async fn a_manager_that_stood_still_for_three_leases_reaps_nobody_who_comes_back() {
@@ -43,8 +37,8 @@ async fn a_manager_that_stood_still_for_three_leases_reaps_nobody_who_comes_back
             w.live(&[&a, &b, &c], 2 * LEASE).await;
             assert_eq!((rows(&w), w.stored().revision), (owners, revision));
             assert_eq!(a.claim().unwrap().shards.len(), 4, "and they serve what they served");
-            assert_eq!(counter(&w, "leasehold_standstills_total"), 1);
-            assert_eq!(counter(&w, "leasehold_reaped_leases_total"), 0);
+            assert_eq!(w.counter("leasehold_standstills_total"), 1);
+            assert_eq!(w.counter("leasehold_reaped_leases_total"), 0);
         })
         .await;
     }

@@ -57,6 +57,23 @@ async fn callers_who_take_turns_are_soon_written_together_and_one_alone_waits_fo
     .await;
 }
 
+/// Case 26: a reap that the store refuses again and again is told and counted once.
+#[tokio::test(start_paused = true)]
+async fn a_lapse_is_counted_once_however_often_the_store_refuses_the_reap() {
+    local(async {
+        let w = World::new(8).await;
+        let a = Scripted::new(1);
+        w.join(&[&a]).await;
+        w.store.inject_when(|call| match call.op {
+            Op::Commit => vec![Fault::Refuse("full".to_owned())],
+            _ => Vec::new(),
+        });
+        sleep(3 * LEASE).await;
+        assert_eq!(w.counter("leasehold_reaped_leases_total"), 1);
+    })
+    .await;
+}
+
 /// Case 3: a write whose answer is lost is recognised as one's own: no step-down, no second epoch, no second write.
 #[tokio::test(start_paused = true)]
 async fn my_own_write_is_recognised_when_its_answer_is_lost() {

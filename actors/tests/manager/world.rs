@@ -353,6 +353,13 @@ impl World {
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
         text
     }
+
+    /// The value of a counter without labels.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = self.metrics();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
 }
 
 pub fn refused(answer: Result<Grant, CallError>) -> Refusal {

@@ -21,6 +21,8 @@ use tokio::time::{sleep, timeout};
 
 /// What etcd says of a lease that is gone, to a put and to a revocation. Its own clients tell errors of one code apart by this text.
 const LEASE_GONE: &str = "requested lease not found";
+/// What etcd says to a user who may read the queue and not stand in it.
+const MAY_NOT: &str = "permission denied";
 /// What etcd's client makes of a keepalive that was answered with a ttl of 0.
 const NEVER_KEPT: &str = "lease not found";
 /// How long a watch is listened to before the queue is read again: a watch whose packets vanish tells nothing for as long.
@@ -141,7 +143,10 @@ impl Elections for EtcdElections {
             let put = TxnOp::put(key.clone(), value.clone(), Some(PutOptions::new().with_lease(id.0)));
             async move { client.txn(Txn::new().when([absent]).and_then([put])).await }
         });
-        gone(put.await.map(drop))
+        match put.await {
+            Err(Failure::Refused(why)) if why.contains(MAY_NOT) => Err(self.connection.refused(&why)),
+            answer => gone(answer.map(drop)),
+        }
     }
 
     async fn keep_alive(&self, id: CandidacyId) -> Result<Kept<Ttl>, Error> {

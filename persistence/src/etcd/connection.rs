@@ -110,7 +110,7 @@ impl EtcdConnection {
     }
 
     /// What etcd refuses a user it will refuse again, until a person changes something.
-    fn refused(&self, why: &str) -> Error {
+    pub(crate) fn refused(&self, why: &str) -> Error {
         let (who, what) = match &self.shared.options.user {
             Some(user) => (
                 format!("user {user:?}"),

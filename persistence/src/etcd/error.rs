@@ -92,7 +92,7 @@ pub(crate) fn failure(error: &etcd_client::Error) -> Failure {
         | E::Utf8Error(_)
         | E::LeaseKeepAliveError(_)
         | E::ElectError(_)
-        | E::Internal(_) => Failure::Unknown(error.to_string()),
+        | E::Internal(_) => Failure::Unknown(caused(error.to_string(), error.source())),
     }
 }
 
@@ -144,8 +144,11 @@ fn never_connected(status: &Status) -> bool {
 
 /// The message, with what caused it: "transport error" alone helps nobody.
 fn text(status: &Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut cause = status.source();
+    format!("etcd: {}", caused(status.message().to_owned(), status.source()))
+}
+
+/// `text`, with each cause that says more.
+fn caused(mut text: String, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
     while let Some(error) = cause {
         let more = error.to_string();
         if !text.contains(&more) {
@@ -153,7 +156,7 @@ fn text(status: &Status) -> String {
         }
         cause = error.source();
     }
-    format!("etcd: {text}")
+    text
 }
 
 #[cfg(test)]

@@ -85,6 +85,13 @@ impl EtcdOptions {
                 (false, false, _) => return refuse(format!("{endpoint} is neither http:// nor https://")),
             }
         }
+        if let Some(tls) = &self.tls {
+            check_pem("store.ca_file", &tls.ca, "-----BEGIN CERTIFICATE-----")?;
+            if let Some((cert, key)) = &tls.identity {
+                check_pem("store.cert_file", cert, "-----BEGIN CERTIFICATE-----")?;
+                check_pem("store.key_file", key, "PRIVATE KEY-----")?;
+            }
+        }
         if self.request_timeout.is_zero() {
             return refuse("request_timeout is zero".into());
         }
@@ -117,6 +124,15 @@ impl EtcdOptions {
     }
 }
 
+/// A file that was mistaken for another is found here; what a certificate is worth, only etcd says.
+fn check_pem(field: &str, text: &str, mark: &str) -> Result<(), Error> {
+    if text.contains(mark) {
+        return Ok(());
+    }
+    let what = if mark.contains("CERTIFICATE") { "certificate" } else { "private key" };
+    Err(Error::Incompatible(format!("{field} holds no {what} in PEM form (a line with {mark})")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,11 +152,25 @@ mod tests {
 
     #[test]
     fn options_that_cannot_be_are_refused_with_the_reason() {
-        let tls = || Some(EtcdTls { ca: String::new(), identity: None });
+        const CERT: &str = "-----BEGIN CERTIFICATE-----";
+        let with = |ca: &str, identity: Option<(&str, &str)>| {
+            let identity = identity.map(|(cert, key)| (cert.to_owned(), key.to_owned()));
+            Some(EtcdTls { ca: ca.to_owned(), identity })
+        };
+        let tls = || with(CERT, None);
         let cases = [
             (options(&[]), "no endpoint"),
             (options(&["https://a:1"]), "no certificates"),
             (EtcdOptions { tls: tls(), ..options(&["https://a:1", "http://b:1"]) }, "http://b:1 would be spoken to"),
+            (
+                EtcdOptions { tls: with("root:x:0:0", None), ..options(&["https://a:1"]) },
+                "store.ca_file holds no certificate",
+            ),
+            (EtcdOptions { tls: with(CERT, Some(("", ""))), ..options(&["https://a:1"]) }, "store.cert_file"),
+            (
+                EtcdOptions { tls: with(CERT, Some((CERT, CERT))), ..options(&["https://a:1"]) },
+                "store.key_file holds no private key",
+            ),
             (options(&["a:1"]), "neither http:// nor https://"),
             (EtcdOptions { user: Some("u".into()), ..options(&["http://a:1"]) }, "has no password"),
             (EtcdOptions { password: Some("p".into()), ..options(&["http://a:1"]) }, "without a user"),
