@@ -9,8 +9,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 
+/// Does what it does with bytes.
+pub type Target = fn(&[u8]);
+
 /// Every target by its name, which is its corpus' too.
-pub const ALL: [(&str, fn(&[u8])); 5] = [
+pub const ALL: [(&str, Target); 5] = [
     ("messages", messages),
     ("stored", stored),
     ("entries", entries),

@@ -60,7 +60,7 @@ pub fn simulate(seed: u64) -> Outcome {
         std::thread::Builder::new().stack_size(16 << 20).spawn(move || run(seed, world, trace, &panicked))
     };
     let (violation, checks, lasted) =
-        simulation.expect("a thread can be made").join().unwrap_or_else(|_| (None, 0, Duration::ZERO));
+        simulation.expect("a thread can be made").join().unwrap_or((None, 0, Duration::ZERO));
     let panic = lock(&panicked).take().map(|what| (lasted, Violation { id: "no panic", what }));
     Outcome { violation: panic.or(violation), lines: trace.lines(), reached: world.reached(), checks, lasted }
 }

@@ -324,12 +324,15 @@ mod tests {
         walk.seen.findings.iter().map(|found| (found.rule, found.index)).collect()
     }
 
+    /// What is tried, what is stored, and what is to be found.
+    type Row = (&'static str, Entries, Result<Record, Damage>, Vec<(Rule, Option<u64>)>);
+
     /// F1, F3, F4 in what is stored.
     #[test]
     fn each_broken_rule_is_found_where_it_is_broken_and_a_sound_oplog_is_not() {
         let (old, new, rival) = (writer(5, 1), writer(6, 2), writer(6, 3));
         let damage = || Damage { index: Some(2), what: "kind 9".into() };
-        let table: Vec<(&str, Entries, Result<Record, Damage>, Vec<(Rule, Option<u64>)>)> = vec![
+        let table: Vec<Row> = vec![
             ("sound", vec![read(1, old, Some("a")), read(2, new, Some("b"))], record(new, 3), vec![]),
             ("nothing yet", vec![], record(new, 1), vec![]),
             ("a gap", vec![read(1, old, None), read(3, old, None)], record(old, 4), vec![(Rule::Contiguous, Some(3))]),

@@ -24,7 +24,7 @@ impl SimCluster {
     }
 }
 
-const FAILS: (fn(String) -> Error, fn(String) -> Error) = (Error::Unavailable, Error::Unavailable);
+const FAILS: super::Fails<Error> = (Error::Unavailable, Error::Unavailable);
 
 #[async_trait]
 impl ClusterStore for SimCluster {

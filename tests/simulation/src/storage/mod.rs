@@ -27,6 +27,9 @@ pub const STORE: &str = "store";
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// What a call that was not applied is answered, and one of which nobody knows.
+pub type Fails<E> = (fn(String) -> E, fn(String) -> E);
+
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -216,7 +219,7 @@ impl Connection {
         &self,
         (kind, ordered): (Kind, bool),
         applied: impl Future<Output = Result<T, E>> + Send + 'static,
-        (failed, unknown): (fn(String) -> E, fn(String) -> E),
+        (failed, unknown): Fails<E>,
     ) -> Result<T, E>
     where
         T: Send + 'static,
