@@ -1,8 +1,7 @@
 //! `Persistence`: owns the committed state; all writes, one compare-and-swap at a time, grouped.
 //!
 //! Spawned by [`super::start`], one per leadership. While one write is in flight, commands collect; the next write
-//! carries all of them in arrival order, and waits a moment for those that the last one's answers will bring (see
-//! [`Company`]). Everyone is answered after their write is known. A write whose outcome is
+//! carries all of them in arrival order, and waits a moment for those that the last one's answers will bring. Everyone is answered after their write is known. A write whose outcome is
 //! unknown is looked up by its tag, never guessed. Who is written together and who is told what is decided by
 //! [`leasehold_model::commits`]. It does not limp on: when the store turns out to be somebody
 //! else's, or an outcome cannot be learnt within the patience, it answers `Lost` to everybody from then on and the
@@ -71,30 +70,18 @@ pub struct Quiesce;
 #[rtype(result = "()")]
 struct Gathered;
 
-/// To itself: [`Company`] was waited for long enough.
+/// To itself: company was waited for long enough.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 struct WaitedEnough;
-
-/// The longest that a write waits for company.
-const MAX_WAIT: Duration = Duration::from_millis(5);
-
-/// Whom the next write is worth waiting for. Callers that come back as soon as they are answered would otherwise fall into two halves of which one is always in
-/// flight, and the disk would work twice for what it can do at once.
-#[derive(Debug, Clone, Copy)]
-struct Company {
-    /// As many as the last write answered, and as waited then.
-    batches: usize,
-    /// Half of what the last write took after its end, at most [`MAX_WAIT`]: nobody waits longer than that for nothing.
-    until: Instant,
-}
 
 /// The actor; see the module.
 pub struct Persistence {
     store: Arc<dyn ClusterStore>,
     commits: Commits<Recipient<CommitEnded>>,
     patience: Duration,
-    company: Option<Company>,
+    /// When the last write ended.
+    ended: Instant,
     /// [`Gathered`] is under way.
     gathering: bool,
     /// [`WaitedEnough`] is under way.
@@ -117,7 +104,7 @@ impl Persistence {
             store,
             commits: Commits::new(committed),
             patience,
-            company: None,
+            ended: Instant::now(),
             gathering: false,
             waits: false,
             idle,
@@ -131,18 +118,13 @@ impl Persistence {
         if self.commits.in_flight() || self.commits.waiting() == 0 || self.gathering {
             return;
         }
-        let now = Instant::now();
-        match self.company {
-            Some(Company { batches, until }) if self.commits.waiting() < batches && now < until => {
-                if !self.waits {
-                    self.waits = true;
-                    ctx.notify_later(WaitedEnough, until - now);
-                }
-            }
-            Some(_) | None => {
-                self.gathering = true;
-                ctx.notify(Gathered);
-            }
+        let wait = self.commits.worth_waiting(self.ended.elapsed());
+        if wait.is_zero() {
+            self.gathering = true;
+            ctx.notify(Gathered);
+        } else if !self.waits {
+            self.waits = true;
+            ctx.notify_later(WaitedEnough, wait);
         }
     }
 
@@ -154,14 +136,13 @@ impl Persistence {
     fn write_next(&mut self, ctx: &mut Context<Self>) {
         self.tell_whether_idle();
         let began = Instant::now();
-        let expected = self.commits.committed().revision;
         match self.commits.begin() {
             Begun::Nothing => {}
             Begun::Unchanged(ended) => self.answer(ended, began, ctx),
             Begun::Write(due) => {
                 let commands = self.commits.commands();
                 let changes = Changes::clone(&due.changes);
-                let write = Write { tag: rand::random(), expected, next: due.next, changes };
+                let write = Write { tag: rand::random(), expected: due.expected, next: due.next, changes };
                 let end = write_and_learn(Arc::clone(&self.store), write, self.patience);
                 ctx.spawn(end.into_actor(self).map(move |end, actor, ctx| {
                     actor.measure(&end, commands, began);
@@ -185,10 +166,8 @@ impl Persistence {
     }
 
     fn answer(&mut self, ended: Vec<Ended<Recipient<CommitEnded>>>, began: Instant, ctx: &mut Context<Self>) {
-        self.company = Some(Company {
-            batches: ended.len() + self.commits.waiting(),
-            until: Instant::now() + (began.elapsed() / 2).min(MAX_WAIT),
-        });
+        self.ended = Instant::now();
+        self.commits.expect(ended.len(), began.elapsed());
         tell_all(ended);
         self.gather(ctx);
     }
