@@ -20,7 +20,7 @@ use leasehold_model::state::ClusterState;
 use leasehold_model::{
     Address, CallError, ExecutorId, ExecutorName, Grant, InvalidValue, ManagerId, Refusal, ShardId, Tick,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -119,8 +119,6 @@ pub struct Leader {
     published: watch::Sender<Arc<Published>>,
     ended: watch::Sender<Option<LeadershipEnd>>,
     timer: Option<SpawnHandle>,
-    /// Whose leases ended since the last write: told once, however often the write that reaps them is tried.
-    told_lapsed: BTreeSet<ExecutorId>,
     metrics: ManagerMetrics,
 }
 
@@ -155,7 +153,6 @@ impl Leader {
             published,
             ended,
             timer: None,
-            told_lapsed: BTreeSet::new(),
             metrics: with.metrics,
         };
         (leader, publications, end)
@@ -276,8 +273,7 @@ impl Leader {
     }
 
     /// One line per ownership change.
-    fn publish(&mut self, state: Arc<ClusterState>, changes: &Changes) {
-        self.told_lapsed.clear();
+    fn publish(&self, state: Arc<ClusterState>, changes: &Changes) {
         self.metrics.published(&state, changes);
         for Move { shard, from, to, cause } in &changes.moves {
             let name = |end: &leasehold_model::state::Shard| {
@@ -298,18 +294,15 @@ impl Leader {
         self.published.send_replace(Arc::new(Published::new(self.core.manager(), state)));
     }
 
-    fn note(&mut self, note: &Note) {
+    fn note(&self, note: &Note) {
         match note {
             Note::ClaimMismatch(executor) => {
                 self.metrics.mismatch();
                 tracing::warn!(%executor, "a claim had to be corrected: pushes to this executor are not landing");
             }
             Note::Lapsed(executors) => {
+                self.metrics.lapsed(executors.len());
                 for executor in executors {
-                    if !self.told_lapsed.insert(*executor) {
-                        continue;
-                    }
-                    self.metrics.lapsed();
                     let name = self.core.state().executor(*executor).map(|row| row.name.to_string());
                     tracing::warn!(%executor, name, "a lease has ended; its shards go to others");
                 }

@@ -125,8 +125,8 @@ impl ManagerMetrics {
         self.0.mismatches.inc();
     }
 
-    pub(super) fn lapsed(&self) {
-        self.0.reaped.inc();
+    pub(super) fn lapsed(&self, count: usize) {
+        self.0.reaped.inc_by(count as u64);
     }
 
     pub(super) fn stood_still(&self) {

@@ -58,13 +58,18 @@ impl Leader {
         if lapsed.is_empty() {
             return self.plan(now, out);
         }
+        let mut news = Vec::new();
         for id in &lapsed {
-            if let Some(standing) = self.standings.get_mut(id) {
-                standing.reaping = true;
+            let Some(standing) = self.standings.get_mut(id) else { continue };
+            standing.reaping = true;
+            if standing.lapse_noted.replace(standing.deadline) != Some(standing.deadline) {
+                news.push(*id);
             }
         }
         self.pass.running = true;
-        out.push(Effect::Note(Note::Lapsed(lapsed.clone())));
+        if !news.is_empty() {
+            out.push(Effect::Note(Note::Lapsed(news)));
+        }
         self.commit(Purpose::Reap(lapsed.clone()), vec![Command::Reap(lapsed)], out);
     }
 

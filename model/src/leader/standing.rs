@@ -32,6 +32,8 @@ pub(super) struct Standing {
     pub let_go: BTreeMap<ShardId, Revision>,
     /// Whether a commit that removes it is under way.
     pub reaping: bool,
+    /// The deadline whose passing was noted: once, however often the store refuses the write that removes it.
+    pub lapse_noted: Option<Tick>,
     /// Renewals that wait for that commit.
     pub parked: Vec<RequestId>,
     /// How it said it is doing.
@@ -53,6 +55,7 @@ impl Standing {
             releasing: BTreeMap::new(),
             let_go: BTreeMap::new(),
             reaping: false,
+            lapse_noted: None,
             parked: Vec::new(),
             condition: Condition::default(),
             kept_only: false,

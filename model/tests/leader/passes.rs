@@ -75,6 +75,29 @@ fn a_renewal_during_its_reaping_waits_for_the_writes_outcome() {
     }
 }
 
+/// Case 26: a write that the store refuses again and again is no news; a lease that ends once more is.
+#[test]
+fn the_end_of_a_lease_is_noted_once_however_often_its_reaping_is_refused() {
+    let mut w = World::new(8);
+    w.register(1);
+    w.prompt = false;
+    let lapsed = Note::Lapsed(vec![executor(1)]);
+    for notes in 1..=2 {
+        let ends = w.deadline(1);
+        w.pass_time(ends.since(w.now));
+        for _ in 0..5 {
+            w.fail_next(CommitFailure::Unavailable("full".to_owned()));
+            assert_eq!(w.noted(&lapsed), notes);
+            w.pass_time(Duration::from_secs(1));
+        }
+        let renewal = w.renew(1);
+        w.confirm();
+        w.fail_next(CommitFailure::Unavailable("full".to_owned()));
+        w.confirm();
+        w.grant(renewal);
+    }
+}
+
 /// L2: a store that is away loses no registration and moves no shard; the pass is tried again.
 #[test]
 fn a_pass_that_cannot_commit_is_tried_again() {
