@@ -196,11 +196,13 @@ impl jobs::Worker for Worker {
         let rolled_back = self.roll_back().await;
         if let rows::Failed::Commit(error) = &failed
             && sync_failed(error)
-            && let Some(connection) = self.connection.take()
         {
             self.unsettled = true;
-            // It may fail at the same disk again; then the log stays, for the next opening.
-            let _ = connection.close().await;
+            // Rolling back may have given it up already.
+            if let Some(connection) = self.connection.take() {
+                // Closing may fail at the same disk again; then the log stays, for the next opening.
+                let _ = connection.close().await;
+            }
         }
         Err(match failed {
             rows::Failed::Conflict => self.conflict(write).await,
