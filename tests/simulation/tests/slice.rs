@@ -14,7 +14,7 @@ fn text(output: &Output) -> String {
 /// S1 to S7 and L1 to L3, in clusters that suffer every kind of fault and then heal.
 #[test]
 fn every_invariant_holds_throughout_chaos_and_every_cluster_heals() {
-    let many = simulate(&["many", "12", "--incomplete"]);
+    let many = simulate(&["many", "40", "--incomplete"]);
     assert!(many.status.success(), "{}", text(&many));
 }
 
