@@ -186,12 +186,6 @@ fn a_wiped_manager_mints_above_what_storage_recorded(server: &dyn Server) {
     scene.proven();
 }
 
-/// On Redis a caller's time-out keeps the store from giving up a connection that is silent: not shown there.
-#[test]
-fn a_lapse_during_a_held_append_ends_with_one_result_on_postgresql() {
-    a_lapse_during_a_held_append_ends_with_one_result(&Postgres::start());
-}
-
 macro_rules! on_both_servers {
     ($($case:ident,)*) => {
         $(
@@ -211,6 +205,7 @@ macro_rules! on_both_servers {
 }
 
 on_both_servers! {
+    a_lapse_during_a_held_append_ends_with_one_result,
     a_sigterm_waits_for_the_append_that_is_under_way,
     a_wedged_executor_is_shown_and_can_be_drained,
     a_wiped_manager_mints_above_what_storage_recorded,

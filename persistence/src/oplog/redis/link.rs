@@ -7,8 +7,9 @@ use crate::oplog::{Error, Warning};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ScriptInvocation, ServerErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Where the store is, for one cluster.
 pub(super) struct Place {
@@ -34,6 +35,31 @@ struct State {
 pub(super) struct Link {
     place: Arc<Place>,
     state: Mutex<State>,
+    /// The generation on which somebody waited in vain; 0 for none.
+    doubted: AtomicU64,
+}
+
+/// A call whose answer is waited for. Dropped before it [was answered](Self::answered), after it was silent for a quarter of
+/// [`Settings::silence`], it puts the connection in doubt: its caller's patience may be shorter than that span, and a connection whose packets
+/// vanish would be kept for ever. A caller that goes away sooner says nothing of the connection.
+struct Waiting<'a> {
+    link: &'a Link,
+    generation: u64,
+    since: Instant,
+}
+
+impl Waiting<'_> {
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.since.elapsed() >= self.link.place.settings.silence / 4 {
+            self.link.doubted.store(self.generation, Ordering::Release);
+        }
+    }
 }
 
 /// Whether a call writes: then a lost answer leaves its outcome unknown.
@@ -45,7 +71,7 @@ pub(super) enum Effect {
 
 impl Link {
     pub fn new(place: Arc<Place>) -> Self {
-        Self { place, state: Mutex::default() }
+        Self { place, state: Mutex::default(), doubted: AtomicU64::new(0) }
     }
 
     /// Connects, and says what an operator should know of the server.
@@ -94,6 +120,9 @@ impl Link {
 
     async fn connection(&self) -> Result<(MultiplexedConnection, u64), Error> {
         let mut state = self.state.lock().await;
+        if self.doubted.load(Ordering::Acquire) == state.generation {
+            state.connection = None;
+        }
         if state.connection.is_none() {
             self.connect(&mut state).await.map_err(|unfit| self.unfit(unfit))?;
         }
@@ -115,17 +144,28 @@ impl Link {
     /// Runs a script; `at` is what it is about.
     pub async fn call(&self, effect: Effect, script: &ScriptInvocation<'_>, at: &str) -> Result<Answer, Error> {
         let (mut connection, generation) = self.connection().await?;
-        let limit = self.place.settings.silence;
-        let asked = timeout(limit, script.invoke_async::<Answer>(&mut connection)).await;
-        self.outcome(effect, asked.map_err(|_| format!("no answer within {limit:?}")), generation, at).await
+        let asked = self.waited(generation, script.invoke_async::<Answer>(&mut connection)).await;
+        self.outcome(effect, asked, generation, at).await
     }
 
     /// Runs a command that reads.
     pub async fn read<T: redis::FromRedisValue>(&self, command: &Cmd, at: &str) -> Result<T, Error> {
         let (mut connection, generation) = self.connection().await?;
+        let asked = self.waited(generation, command.query_async::<T>(&mut connection)).await;
+        self.outcome(Effect::Reads, asked, generation, at).await
+    }
+
+    /// The answer, or that there was none in time.
+    async fn waited<T>(
+        &self,
+        generation: u64,
+        asked: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<Result<T, RedisError>, String> {
         let limit = self.place.settings.silence;
-        let asked = timeout(limit, command.query_async::<T>(&mut connection)).await;
-        self.outcome(Effect::Reads, asked.map_err(|_| format!("no answer within {limit:?}")), generation, at).await
+        let waiting = Waiting { link: self, generation, since: Instant::now() };
+        let answer = timeout(limit, asked).await.map_err(|_| format!("no answer within {limit:?}"));
+        waiting.answered();
+        answer
     }
 
     async fn outcome<T>(
