@@ -67,7 +67,8 @@ fix: ## format, apply clippy's suggestions, rewrite samples and the configuratio
 	$(CARGO) run -p leasehold-config --example write_samples
 
 bench: tools ## one JSON line per figure, each against a baseline of the same run; ONLY="NAME …" runs some
-	$(CARGO) run --locked --release --example bench -- $(ONLY)
+	$(CARGO) build --locked --release --example bench --bin shard-manager
+	$${CARGO_TARGET_DIR:-target}/release/examples/bench $(ONLY)
 
 # Each target for SECONDS; new inputs are kept in target/corpus, those worth keeping are copied to fuzz/corpus by hand, where `make test` plays them.
 fuzz: protoc ## feed every decoder, the configuration and the agent types with bytes for SECONDS each (600)

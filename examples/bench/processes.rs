@@ -18,20 +18,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Builds `shard-manager` (which `cargo run --example` does not) and says where it is.
+/// Where `shard-manager` is, which `make bench` has built beside this example: built from here, this example might be built anew under its own feet.
 pub fn binary() -> Result<PathBuf> {
-    eprintln!("  building the release binary of shard-manager, if it is not there yet …");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // With the example, so that nothing is built a second time with other features.
-    let arguments = ["build", "--locked", "--release", "--example", "bench", "--bin", "shard-manager"];
-    let built = Command::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).status()?;
-    if !built.success() {
-        return Err("shard-manager could not be built".into());
-    }
     // This is target/release/examples/bench.
     let exe = std::env::current_exe()?;
     let release = exe.ancestors().nth(2).ok_or("this binary is nowhere")?;
-    Ok(release.join("shard-manager"))
+    let binary = release.join("shard-manager");
+    if binary.exists() { Ok(binary) } else { Err(format!("there is no {}: use make bench", binary.display()).into()) }
 }
 
 /// A process that does not outlive the benchmark.
