@@ -122,7 +122,8 @@ impl Drop for Process {
         drop(self.child.kill());
         drop(self.child.wait());
         if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
+            let log = fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
+            eprintln!("--- {}\n{log}", self.log.display());
         }
     }
 }

@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// What happens to what is said from now on, on every connection that is there; on later ones everything passes.
+/// What happens to what is said from now on, on every connection that is there; on later ones everything passes, but for
+/// [`StopRequests`](Relay::StopRequests).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relay {
     /// It is passed on.
     Pass,
     /// Requests are held until something else is set; they arrive then, even if the client has gone.
     HoldRequests,
+    /// The same, and on later connections too.
+    StopRequests,
     /// Answers are held until something else is set.
     HoldAnswers,
     /// The first answer is thrown away, and its connection cut.
@@ -32,7 +35,7 @@ struct State {
 impl State {
     fn relay(&self, connection: usize) -> Relay {
         let (relay, connections) = *self.relay.lock().unwrap_or_else(PoisonError::into_inner);
-        if connection < connections { relay } else { Relay::Pass }
+        if connection < connections || relay == Relay::StopRequests { relay } else { Relay::Pass }
     }
 }
 
@@ -105,7 +108,10 @@ impl Proxy {
 /// One direction, in which `hold` is what may hold it.
 fn relay((mut from, mut to): (TcpStream, TcpStream), (state, number): (&State, usize), hold: Relay) {
     let mut buffer = [0; 65536];
-    let is = |relay: Relay| state.relay(number) == relay;
+    let is = |relay: Relay| match state.relay(number) {
+        Relay::StopRequests => relay == Relay::HoldRequests,
+        set => set == relay,
+    };
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         if hold == Relay::HoldAnswers && is(Relay::LoseAnswers) {
             state.held.fetch_add(1, Ordering::SeqCst);
