@@ -337,6 +337,38 @@ async fn fenced_after_restart(leading: &Leading, state: &ClusterState) {
     fenced(leading, state, "wiped").await;
 }
 
+/// R7: the backup brings the election's key back, so that alone proves nothing.
+#[tokio::test]
+async fn a_leader_under_which_a_backup_was_restored_confirms_and_writes_nothing() {
+    let mut etcd = Etcd::start();
+    let leading = lead(&etcd).await;
+    let state = started(&leading, 64).await;
+    let backup = etcd.backup();
+    let (write, after) = draft(&state, 2, &[register(7)]);
+    leading.store.commit(&write).await.unwrap();
+    etcd.restart();
+    settled(async || leading.store.confirm_leadership().await).await.expect("nothing was lost");
+    etcd.restore(&backup);
+    let told = settled(async || leading.store.confirm_leadership().await).await.unwrap_err();
+    assert!(matches!(&told, Error::NotOwner(why) if why.contains("restored")), "{told}");
+    let (write, _) = draft(&after, 3, &[register(8)]);
+    let refused = leading.store.commit(&write).await.unwrap_err();
+    assert!(matches!(refused, Error::Conflict { .. }), "{refused}");
+}
+
+/// Where nothing was written after the backup, nothing is lost by it.
+#[tokio::test]
+async fn a_leader_under_which_its_own_state_was_restored_leads_on() {
+    let mut etcd = Etcd::start();
+    let leading = lead(&etcd).await;
+    let state = started(&leading, 64).await;
+    let backup = etcd.backup();
+    etcd.restore(&backup);
+    settled(async || leading.store.confirm_leadership().await).await.unwrap();
+    let (write, _) = draft(&state, 2, &[register(7)]);
+    leading.store.commit(&write).await.unwrap();
+}
+
 #[tokio::test]
 async fn two_clusters_in_one_etcd_know_nothing_of_each_other() {
     let etcd = Etcd::start();

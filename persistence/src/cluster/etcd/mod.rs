@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Short, PoisonError};
 use tokio::sync::Mutex;
 use values::HeadValue;
-use wire::{Seen, Sent, Wire};
+use wire::{Seen, Sent, Standing, Wire};
 
 /// How many commits are remembered with their etcd revision, for compaction.
 const MAX_MARKS: usize = 64;
@@ -111,10 +111,9 @@ impl EtcdClusterStore {
     #[must_use]
     pub fn new(connection: EtcdConnection, cluster: &ClusterName, leader: LeaderKey) -> Self {
         assert!(leader.create_revision > 0, "a leader's key without a creation revision");
-        let traffic = wire::Traffic::default();
         Self {
             cluster: cluster.clone(),
-            wire: Wire { connection, keys: Keys::of(cluster), leader: Some(leader), traffic },
+            wire: Wire::new(connection, Keys::of(cluster), Some(leader)),
             counters: Arc::default(),
             inner: Mutex::default(),
             marks: Short::default(),
@@ -349,8 +348,7 @@ pub async fn check_stored(
     cluster: &ClusterName,
     shard_count: ShardCount,
 ) -> Result<(), Error> {
-    let traffic = wire::Traffic::default();
-    let wire = Wire { connection: connection.clone(), keys: Keys::of(cluster), leader: None, traffic };
+    let wire = Wire::new(connection.clone(), Keys::of(cluster), None);
     match wire.look().await?.head.filter(|head| head.revision > Revision(0)) {
         Some(head) => super::check_head(&head.head(), cluster, shard_count),
         None => Ok(()),
@@ -421,7 +419,14 @@ impl ClusterStore for EtcdClusterStore {
 
     async fn confirm_leadership(&self) -> Result<(), Error> {
         Counters::add(&self.counters.confirmations, 1);
-        if self.wire.confirm().await? { Ok(()) } else { Err(not_ours()) }
+        match self.wire.confirm().await? {
+            Standing::Leads => Ok(()),
+            Standing::Deposed => Err(not_ours()),
+            Standing::Restored => Err(Error::NotOwner(format!(
+                "{} in etcd is older than what this manager has seen: a backup was restored under it",
+                self.wire.keys.head()
+            ))),
+        }
     }
 
     /// Leaves the last `compaction_retention_revisions` of etcd's revisions before the commit of `upto`. To spare etcd the

@@ -6,7 +6,7 @@ use super::values::{HeadValue, decode_head};
 use crate::cluster::Error;
 use crate::etcd::{EtcdConnection, Failure, LeaderKey};
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// How many keys a page has. A chunk is at most 100 KiB, an executor 1 KiB.
 const CHUNKS_A_PAGE: i64 = 16;
@@ -57,9 +57,25 @@ pub(super) struct Wire {
     pub keys: Keys,
     pub leader: Option<LeaderKey>,
     pub traffic: Traffic,
+    /// The newest change of the head that this process wrote or saw: an etcd that knows only an older one was restored from a backup.
+    newest: AtomicI64,
+}
+
+/// Whether a process leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Leads,
+    /// The election's key is gone, or another leader's.
+    Deposed,
+    /// The key stands, under a head that is older than one that this leadership has seen.
+    Restored,
 }
 
 impl Wire {
+    pub fn new(connection: EtcdConnection, keys: Keys, leader: Option<LeaderKey>) -> Self {
+        Self { connection, keys, leader, traffic: Traffic::default(), newest: AtomicI64::new(0) }
+    }
+
     /// Holds as long as the leader's key is the one that our election created.
     fn leads(&self) -> Vec<Compare> {
         let of =
@@ -76,7 +92,10 @@ impl Wire {
         });
         match answer.await {
             Err(failed) => Sent::Failed(failed),
-            Ok(answer) if answer.succeeded() => Sent::Landed(revision(&answer)),
+            Ok(answer) if answer.succeeded() => {
+                self.newest.fetch_max(revision(&answer), Ordering::AcqRel);
+                Sent::Landed(revision(&answer))
+            }
             // The answer is no doubt: nothing was written. What it shows must be readable, though.
             Ok(answer) => match self.seen(&answer) {
                 Ok(seen) => Sent::Not(seen),
@@ -126,6 +145,7 @@ impl Wire {
                 if pair.key() == self.keys.head().as_bytes() {
                     seen.head = Some(decode_head(&self.keys.head(), pair.value())?);
                     seen.changed_at = pair.mod_revision();
+                    self.newest.fetch_max(seen.changed_at, Ordering::AcqRel);
                 } else {
                     seen.leads |= self.is_ours(pair);
                 }
@@ -139,17 +159,30 @@ impl Wire {
         self.leader.as_ref().is_some_and(ours)
     }
 
-    /// Whether we lead, by a read that begins now. A transaction without a range would be answered by any member out of its own
-    /// data, however old: the read of the key makes it linearizable.
-    pub async fn confirm(&self) -> Result<bool, Error> {
-        let Some(leader) = &self.leader else { return Ok(false) };
-        let read = || TxnOp::get(leader.key.clone(), Some(GetOptions::new().with_keys_only()));
-        let txn = Txn::new().when(self.leads()).and_then([read()]).or_else([read()]);
+    /// R7: whether we lead, by a read that begins now. A transaction without a range would be answered by any member out of its own
+    /// data, however old: the read of the keys makes it linearizable. The election's key alone is not enough: a backup that is restored
+    /// under a running leader brings the key back, and an older state with it.
+    pub async fn confirm(&self) -> Result<Standing, Error> {
+        let Some(leader) = &self.leader else { return Ok(Standing::Deposed) };
+        let newest = self.newest.load(Ordering::Acquire);
+        let read = |key: &[u8]| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
+        let reads = [read(&leader.key), read(self.keys.head().as_bytes())];
+        let txn = Txn::new().when(self.leads()).and_then(reads.clone()).or_else(reads);
         let answer = self.connection.read(|mut client| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
         });
-        Ok(answer.await?.succeeded())
+        let answer = answer.await?;
+        if !answer.succeeded() {
+            return Ok(Standing::Deposed);
+        }
+        let gets = answer.op_responses();
+        let pairs = gets.iter().flat_map(|read| match read {
+            TxnOpResponse::Get(read) => read.kvs(),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => &[],
+        });
+        let head = pairs.filter(|pair| pair.key() == self.keys.head().as_bytes()).map(KeyValue::mod_revision).max();
+        Ok(if head.unwrap_or(0) >= newest { Standing::Leads } else { Standing::Restored })
     }
 
     /// The chunks from key `from` on, as they were at `revision`.
@@ -218,7 +251,7 @@ mod tests {
         let now = connection.revision().await.unwrap();
         let keys = Keys::of(&ClusterName::new("a").unwrap());
         let from = keys.chunks();
-        let wire = Wire { connection, keys, leader: None, traffic: Traffic::default() };
+        let wire = Wire::new(connection, keys, None);
         let page = wire.chunks(from.clone(), now - 1).await.unwrap();
         assert!(matches!(page, Page::Keys(pairs, false) if pairs[0].1 == b"2"));
         wire.compact(now).await.unwrap();
