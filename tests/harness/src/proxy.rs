@@ -108,9 +108,9 @@ impl Proxy {
 /// One direction, in which `hold` is what may hold it.
 fn relay((mut from, mut to): (TcpStream, TcpStream), (state, number): (&State, usize), hold: Relay) {
     let mut buffer = [0; 65536];
-    let is = |relay: Relay| match state.relay(number) {
-        Relay::StopRequests => relay == Relay::HoldRequests,
-        set => set == relay,
+    let is = |relay: Relay| {
+        let set = state.relay(number);
+        set == relay || set == Relay::StopRequests && relay == Relay::HoldRequests
     };
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         if hold == Relay::HoldAnswers && is(Relay::LoseAnswers) {
