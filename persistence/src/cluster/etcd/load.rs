@@ -120,7 +120,7 @@ mod tests {
         let options = EtcdOptions { endpoints: etcd.endpoints(), ..EtcdOptions::default() };
         let cluster = ClusterName::new("a").unwrap();
         let connection = EtcdConnection::open(options).await.unwrap();
-        let wire = Wire { connection, keys: Keys::of(&cluster), leader: None, traffic: Traffic::default() };
+        let wire = Wire::new(connection, Keys::of(&cluster), None);
         let count = ShardCount::new(8).unwrap();
         let stale = wire.look().await.unwrap();
         etcd.ctl(&["put", "/elsewhere", "1"]);
