@@ -107,7 +107,6 @@ const _: () = assert!(CHUNK as usize == leasehold_model::state::CHUNK);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::etcd::wire::Traffic;
     use crate::etcd::{EtcdConnection, EtcdOptions};
     use leasehold_harness::Etcd;
     use std::cell::RefCell;
