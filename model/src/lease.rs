@@ -148,11 +148,14 @@ impl HolderLease {
     }
 
     /// R3: takes a grant of `ttl` that answers the attempt noted at `noted`. Returns whether it counted: of two grants the one
-    /// noted later does, however late its answer came. One that counts sets the deadline, also to an earlier one.
+    /// noted later does, however late its answer came. One that counts sets the deadline, also to an earlier one. Of two noted at one
+    /// instant, which of them is the newer manager's cannot be told: the sooner end holds.
     pub fn grant(&mut self, noted: Tick, ttl: Ttl, allowance: Allowance) -> bool {
         match *self {
-            Self::Until { noted: present, .. } if noted >= present => {
-                *self = Self::Until { noted, deadline: holder_deadline(noted, ttl, allowance) };
+            Self::Until { noted: present, deadline: until } if noted >= present => {
+                let granted = holder_deadline(noted, ttl, allowance);
+                let had_one = noted == present && until > noted;
+                *self = Self::Until { noted, deadline: if had_one { granted.min(until) } else { granted } };
                 true
             }
             Self::Until { .. } | Self::WithoutExpiry => false,

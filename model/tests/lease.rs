@@ -187,11 +187,24 @@ fn of_two_grants_the_one_noted_later_counts_and_sets_the_deadline() {
     assert_eq!(lease.deadline(), Tick(1_002_000));
     assert!(!lease.grant(Tick(1_999), ttl(60_000), none), "noted earlier, answered later");
     assert_eq!(lease.deadline(), Tick(1_002_000));
-    assert!(lease.grant(Tick(2_000), ttl(2), none), "the same attempt, answered again");
-    assert_eq!(lease.deadline(), Tick(2_002_000));
-    assert!(lease.is_live(Tick(2_001_999)));
-    assert!(!lease.is_live(Tick(2_002_000)));
-    assert_eq!(lease.renew_at(Tick(2_000), Jitter::NONE), Some(Tick(2_000 + 666_666)));
+    assert!(lease.is_live(Tick(1_001_999)));
+    assert!(!lease.is_live(Tick(1_002_000)));
+    assert_eq!(lease.renew_at(Tick(2_000), Jitter::NONE), Some(Tick(2_000 + 333_333)));
+}
+
+/// R3: two managers may answer attempts that were noted at one instant, and nothing tells which is the newer one's.
+#[test]
+fn of_two_grants_noted_at_one_instant_the_sooner_end_holds() {
+    for ends in [[3, 5], [5, 3]] {
+        let mut lease = HolderLease::default();
+        for ms in ends {
+            assert!(lease.grant(Tick(2_000), ttl(ms), ppm(0)));
+        }
+        assert_eq!(lease.deadline(), Tick(3_002_000));
+    }
+    let mut first = HolderLease::default();
+    assert!(first.grant(Tick::ZERO, ttl(3), ppm(0)), "the first of a clock that has just begun");
+    assert_eq!(first.deadline(), Tick(3_000_000));
 }
 
 /// R8: it exists for a single process only.
