@@ -129,7 +129,7 @@ fn a_store_that_cannot_be_read_is_refused_by_name() {
     let (code, said) = run("memory:");
     assert!(code == Some(78) && said.contains("name sqlite:, postgres: or redis:"), "{said}");
     let (code, said) = run("sqlite:nowhere");
-    assert!(code == Some(75) && said.contains("nowhere"), "{said}");
+    assert!(code == Some(78) && said.contains("nowhere: there is no such folder"), "{said}");
     assert!(!place.path().join("nowhere").exists(), "nothing is made");
     let (code, said) = run("redis://127.0.0.1:1");
     assert!(code == Some(75) && said.contains("oplog.url = redis://127.0.0.1:1"), "{said}");

@@ -62,9 +62,16 @@ impl SqliteAudit {
     /// Opens the store in `folder`, which must exist.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is none; [`Error::Corrupt`] when the file is no database; [`Error::Invalid`] when another build's.
+    /// [`Error::Invalid`] when there is no such folder, or another build's store in it; [`Error::Unavailable`] when there is none in it;
+    /// [`Error::Corrupt`] when the file is no database.
     pub async fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let directory = Directory { path: folder.as_ref().to_path_buf(), settings: Settings::default() };
+        if !directory.path.exists() {
+            let folder = directory.path.display();
+            return Err(Error::Invalid(format!(
+                "{folder}: there is no such folder; name the one of the executors' oplog.url"
+            )));
+        }
         let link = connect(&directory).await?;
         let place = directory.database(link.held.number).display().to_string();
         let audit = Self { directory, link: Mutex::new(link) };
