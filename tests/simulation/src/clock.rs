@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Clocks gain or lose up to so many millionths: two of them together stay within the allowance.
+pub const DRIFT_PPM: i64 = 8_000;
+
 thread_local! {
     /// The time while no simulated host runs.
     static BETWEEN: Cell<Option<Duration>> = const { Cell::new(None) };
@@ -40,6 +43,19 @@ impl MachineClock {
     /// A clock that gains so many millionths.
     pub fn new(ppm: i64) -> Self {
         Self(Arc::new(Rate { ppm: AtomicI64::new(ppm), slept: AtomicU64::new(0) }))
+    }
+
+    /// How long `span` of this clock is.
+    pub fn lasts(&self, span: Duration) -> Duration {
+        const MILLION: i64 = 1_000_000;
+        let nanos =
+            i128::from(nanos(span)) * i128::from(MILLION) / i128::from(MILLION + self.0.ppm.load(Ordering::SeqCst));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// How long `span` may be at most, of whichever machine.
+    pub fn slowest(span: Duration) -> Duration {
+        Self::new(-DRIFT_PPM).lasts(span)
     }
 
     /// The machine slept for `span`: its timers and everybody else noticed nothing, this clock did.

@@ -27,8 +27,6 @@ pub const JOINER: &str = "j0";
 
 /// How much of latency there is when nothing is wrong.
 const LATENCY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
-/// Clocks gain or lose up to so many millionths: two of them together stay within the allowance.
-const DRIFT_PPM: i64 = 8_000;
 
 /// See the module.
 pub struct Cluster<'a> {
@@ -108,7 +106,7 @@ impl Cluster<'_> {
             machine.orders.send_replace(Orders::default());
             return self.sim.bounce(host);
         }
-        let machine = Machine::new(host, self.rates.random_range(-DRIFT_PPM..=DRIFT_PPM));
+        let machine = Machine::new(host, self.rates.random_range(-clock::DRIFT_PPM..=clock::DRIFT_PPM));
         self.machines.insert(host.to_owned(), Arc::clone(&machine));
         let (site, manages) = (self.site.clone(), MANAGERS.contains(&host));
         self.sim.host(host, move || {

@@ -41,6 +41,8 @@ pub enum Event {
     Restored { state: Arc<ClusterState> },
     /// A set left a manager.
     Told { host: String, to: ExecutorId, set: ShardSet },
+    /// A grant left a manager, whose deadline for this executor is not after `until`.
+    Granted { to: ExecutorId, until: Duration },
     /// A manager has read the restored state: from now on it binds.
     NewWorld,
     /// The leader's place in the election's queue was taken from it by force.
@@ -98,6 +100,11 @@ impl Process {
     /// Whether its lease runs.
     pub fn has_lease(&self) -> bool {
         self.alive() && self.clock.now() < self.fence.deadline()
+    }
+
+    /// When its lease ends if nothing renews it and its machine does not sleep.
+    pub fn lease_ends(&self) -> Duration {
+        clock::now() + self.clock.lasts(self.fence.deadline().since(self.clock.now()))
     }
 
     /// Agents of `shard` in its memory that `life` began.

@@ -84,7 +84,7 @@ impl Invariants {
             Box::new(epochs_separate::EpochsSeparate::default()),
             Box::new(epochs_rise::EpochsRise::default()),
             Box::new(stored_first::StoredFirst::default()),
-            Box::new(copy_lapses_first::CopyLapsesFirst),
+            Box::new(copy_lapses_first::CopyLapsesFirst::default()),
             Box::new(stale_writers::StaleWriters::new(storage.look_at_oplogs())),
             Box::new(registrations::Registrations::default()),
             Box::new(one_leader::OneLeader::new(Arc::clone(&world))),

@@ -1,5 +1,6 @@
 //! The parties' interfaces with somebody listening in.
 
+use crate::clock::{self, MachineClock};
 use crate::world::{Event, World};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -37,6 +38,8 @@ impl<M> HeardManager<M> {
         match (&answer, self.ear) {
             (Ok(grant), Ear::Manager) => {
                 self.world.happen(Event::Told { host: self.host.clone(), to, set: grant.set.clone() });
+                let until = clock::now() + MachineClock::slowest(grant.ttl.as_duration());
+                self.world.happen(Event::Granted { to, until });
             }
             (Ok(_), Ear::Executor) => {}
             (Err(error), Ear::Executor) => self.world.reach(format!("executor hears {}", error.reason())),
