@@ -328,6 +328,40 @@ async fn of_many_appends_in_one_statement_each_is_judged_by_itself() {
     }
 }
 
+/// Plans are made once and kept, so those made for a handful of agents must do for any number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_reads_the_records_of_its_own_agents_alone_however_many_there_are() {
+    let (server, agent) = (Postgres::start(), agent("a"));
+    let store = with(&server.url(), Settings { writers: 1, ..Settings::default() }).await;
+    fill(&*store, &agent, writer(5), 1).await;
+    server.sql("ALTER TABLE leasehold_oplogs.records SET (autovacuum_enabled = off)");
+    server.sql("ANALYZE leasehold_oplogs.records");
+    let append = async |from: u64| {
+        for index in from..from + 10 {
+            store.append(one(&agent, writer(5), index, &index.to_string())).await.unwrap();
+        }
+    };
+    append(2).await;
+    server.sql(
+        "INSERT INTO leasehold_oplogs.records (cluster, agent, shard, epoch, executor, state, base, next) \
+         SELECT cluster, agent || number, shard, epoch, executor, state, 1, 1 FROM leasehold_oplogs.records, generate_series(1, 5000) number",
+    );
+    let read = || {
+        let read = "SELECT pg_stat_force_next_flush(); \
+                    SELECT sum(idx_tup_read) + sum(s.seq_tup_read) FROM pg_stat_all_indexes i JOIN pg_stat_all_tables s USING (relid) \
+                    WHERE i.schemaname = 'leasehold_oplogs' AND i.relname = 'records'";
+        server.sql(read).trim().parse::<u64>().unwrap()
+    };
+    let before = read();
+    append(12).await;
+    drop(store);
+    wait_until("the sessions have ended, and told what they read", PATIENCE, || {
+        server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold-executor'") == "0"
+    });
+    let read = read() - before;
+    assert!(read <= 10 * 10, "{read} records were read for 10 appends");
+}
+
 /// F5: what a deletion that was cut short left behind is invisible, in nobody's way, and removed by the next claim.
 #[tokio::test]
 async fn what_a_deletion_left_behind_is_removed_by_the_next_claim() {

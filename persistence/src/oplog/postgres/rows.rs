@@ -56,45 +56,58 @@ pub(super) enum Manner {
     Unfenced,
 }
 
-/// The calls' agents and writers, numbered from 1. A text of a parameter has another collation than the tables' columns.
+/// The calls' agents and writers, numbered from 1, and the number of each agent's oplog, if there is one (which it never loses). The
+/// subquery of its own, OFFSET and all, makes that one look into the index for each agent, whatever the planner thinks of the table. A
+/// text of a parameter has another collation than the tables' columns.
 macro_rules! wanted {
     ($more:literal, $columns:literal) => {
         concat!(
-            "WITH wanted AS MATERIALIZED (SELECT agent COLLATE \"C\" AS agent, epoch, executor, ",
+            "WITH wanted AS MATERIALIZED (SELECT r.id, w.agent COLLATE \"C\" AS agent, w.epoch, w.executor, ",
             $columns,
-            " number FROM UNNEST($2::text[], $3::bigint[], $4::bytea[]",
+            " w.number FROM UNNEST($2::text[], $3::bigint[], $4::bytea[]",
             $more,
             ") WITH ORDINALITY AS w (agent, epoch, executor, ",
             $columns,
-            " number)), "
+            " number) LEFT JOIN LATERAL (SELECT o.id FROM records o WHERE o.cluster = $1 AND o.agent = w.agent COLLATE \"C\" OFFSET 0) r \
+             ON true), "
         )
     };
 }
 
-/// The records that a condition holds for, locked; those that another transaction has are left out. (What is compared with ANY looks
-/// superfluous: it keeps the planner from reading the whole table for the sake of a join, however small that was when it planned.)
+/// The records that a condition holds for, locked; those that another transaction has are left out.
 macro_rules! free {
     ($condition:expr) => {
         concat!(
-            "free AS MATERIALIZED (SELECT r.id, w.* FROM wanted w JOIN records r ON r.cluster = $1 AND r.agent = w.agent \
-             WHERE r.agent = ANY ($2) AND ",
+            "free AS MATERIALIZED (SELECT w.* FROM wanted w CROSS JOIN LATERAL \
+             (SELECT r.id FROM records r WHERE r.id = w.id AND ",
             $condition,
-            " FOR NO KEY UPDATE OF r SKIP LOCKED), "
+            " FOR NO KEY UPDATE OF r SKIP LOCKED) r), "
         )
     };
 }
 
-/// Updates them, if the condition still holds.
-macro_rules! changed {
-    ($set:expr, $condition:expr) => {
+/// Updates the records of `$those`, if the condition holds. (What is compared with ANY looks superfluous: it keeps the planner from
+/// reading the whole table for the sake of a join, however small that was when it planned.)
+macro_rules! update {
+    ($set:expr, $those:literal, $condition:expr) => {
         concat!(
-            free!($condition),
             "changed AS (UPDATE records r SET ",
             $set,
-            " FROM free w WHERE r.id = ANY (ARRAY (SELECT id FROM free)) AND r.id = w.id AND ",
+            " FROM ",
+            $those,
+            " w WHERE r.id = ANY (ARRAY (SELECT id FROM ",
+            $those,
+            ")) AND r.id = w.id AND ",
             $condition,
             " RETURNING w.number, r.id, r.base, r.next, r.snapshot, r.epoch, r.executor) "
         )
+    };
+}
+
+/// The same around those that another transaction has.
+macro_rules! changed {
+    ($set:expr, $condition:expr) => {
+        concat!(free!($condition), update!($set, "free", $condition))
     };
 }
 
@@ -102,8 +115,7 @@ macro_rules! changed {
 const CLAIM: &str = concat!(
     wanted!(", $5::bigint[]", "shard,"),
     "made AS (INSERT INTO records (cluster, agent, shard, epoch, executor, state, base, next) \
-     SELECT $1, w.agent, w.shard, w.epoch, w.executor, 1, 1, 1 FROM wanted w \
-     WHERE NOT EXISTS (SELECT 1 FROM records r WHERE r.cluster = $1 AND r.agent = ANY ($2) AND r.agent = w.agent) \
+     SELECT $1, w.agent, w.shard, w.epoch, w.executor, 1, 1, 1 FROM wanted w WHERE w.id IS NULL \
      ON CONFLICT DO NOTHING RETURNING agent, id, base, next, snapshot), ",
     changed!(
         "shard = w.shard, epoch = w.epoch, executor = w.executor, state = 1",
@@ -141,11 +153,7 @@ macro_rules! inserted {
 /// F3, for records that most probably nobody has: one that somebody has fails it, after a short wait.
 const APPEND: &str = concat!(
     wanted!(", $5::bigint[], $6::bigint[], $7::bigint[]", "expected, past, newest,"),
-    "changed AS (UPDATE records r SET ",
-    advance!(),
-    " FROM wanted w WHERE r.cluster = $1 AND r.agent = ANY ($2) AND r.agent = w.agent AND ",
-    ours!(),
-    " RETURNING w.number, r.id, r.base, r.next, r.snapshot, r.epoch, r.executor)",
+    update!(advance!(), "wanted", ours!()),
     inserted!()
 );
 
@@ -159,8 +167,8 @@ const APPEND_AROUND: &str = concat!(
 /// The other side of a benchmark's comparison: the same rows, unconditionally.
 const UNFENCED: &str = concat!(
     wanted!(", $5::bigint[], $6::bigint[], $7::bigint[]", "expected, past, newest,"),
-    "changed AS MATERIALIZED (SELECT w.number, r.id, 1::bigint AS base, w.past AS next, w.newest AS snapshot, w.epoch, w.executor \
-     FROM wanted w JOIN records r ON r.cluster = $1 AND r.agent = w.agent WHERE r.agent = ANY ($2))",
+    "changed AS MATERIALIZED (SELECT number, id, 1::bigint AS base, past AS next, newest AS snapshot, epoch, executor \
+     FROM wanted WHERE id IS NOT NULL)",
     inserted!()
 );
 
@@ -181,8 +189,8 @@ const SUSPEND: &str = concat!(
 );
 
 const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.next \
-     FROM UNNEST($2::text[]) WITH ORDINALITY AS w (agent, number) \
-     JOIN records r ON r.cluster = $1 AND r.agent = ANY ($2) AND r.agent = w.agent COLLATE \"C\"";
+     FROM UNNEST($2::text[]) WITH ORDINALITY AS w (agent, number) CROSS JOIN LATERAL \
+     (SELECT * FROM records o WHERE o.cluster = $1 AND o.agent = w.agent COLLATE \"C\" OFFSET 0) r";
 
 /// Only what no reader sees goes, so this needs no fence.
 const PURGE: &str = "DELETE FROM entries e USING records r WHERE r.id = $1 AND e.oplog = r.id AND e.idx < r.base AND e.idx IN \
