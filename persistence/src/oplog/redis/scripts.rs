@@ -9,9 +9,14 @@
 use redis::Script;
 use std::sync::LazyLock;
 
-/// The fence: KEYS\[1\] is the record, ARGV\[1\] the epoch, ARGV\[2\] the executor.
+/// What a script needs of the record, KEYS\[1\].
+const RECORD: &str = "local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'state', 'next', 'base', 'shard')\n";
+
+/// What an append needs of it.
+const RECORD_TO_APPEND: &str = "local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'state', 'next')\n";
+
+/// The fence: ARGV\[1\] is the epoch, ARGV\[2\] the executor.
 const FENCE: &str = "
-local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'state', 'next', 'base', 'shard')
 if not r[1] then return {'absent'} end
 if r[1] ~= ARGV[1] or r[2] ~= ARGV[2] then return {'fenced', r[1], r[2]} end
 ";
@@ -31,10 +36,14 @@ return {'ok', r[4] or '1', r[6] or ''}
 ";
 
 /// F3. ARGV: expected index, the one after, the newest snapshot's or nothing, twice the entries' count; indexes with entries; keys
-/// with indexes.
+/// with indexes. One key, as most appends have, is looked for and written in one call.
 const APPEND: &str = "
 if r[4] ~= ARGV[3] then return {'next', r[4]} end
 local last = 6 + ARGV[6]
+if #ARGV == last + 2 then
+    if redis.call('HSETNX', KEYS[3], ARGV[last + 1], ARGV[last + 2]) == 0 then return {'taken', ARGV[last + 1]} end
+    last = #ARGV
+end
 for i = last + 1, #ARGV, 2 do
     if redis.call('HEXISTS', KEYS[3], ARGV[i]) == 1 then return {'taken', ARGV[i]} end
 end
@@ -43,7 +52,7 @@ if ARGV[5] == '' then
 else
     redis.call('HSET', KEYS[1], 'next', ARGV[4], 'snapshot', ARGV[5])
 end
-redis.call('HSET', KEYS[2], unpack(ARGV, 7, last))
+redis.call('HSET', KEYS[2], unpack(ARGV, 7, 6 + ARGV[6]))
 if #ARGV > last then redis.call('HSET', KEYS[3], unpack(ARGV, last + 1)) end
 return {'ok'}
 ";
@@ -118,10 +127,10 @@ fn script(parts: &[&str]) -> Script {
 }
 
 pub(super) static CLAIMING: LazyLock<Script> = LazyLock::new(|| script(&[CLAIM]));
-pub(super) static APPENDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, APPEND]));
+pub(super) static APPENDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD_TO_APPEND, FENCE, ALIVE, APPEND]));
 pub(super) static APPENDING_UNFENCED: LazyLock<Script> = LazyLock::new(|| script(&[UNFENCED]));
-pub(super) static READING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, READ]));
-pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, FIND]));
-pub(super) static DELETING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, DELETE]));
-pub(super) static SUSPENDING: LazyLock<Script> = LazyLock::new(|| script(&[FENCE, ALIVE, SUSPEND]));
+pub(super) static READING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, READ]));
+pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, FIND]));
+pub(super) static DELETING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, DELETE]));
+pub(super) static SUSPENDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, SUSPEND]));
 pub(super) static LISTING: LazyLock<Script> = LazyLock::new(|| script(&[LIST]));
