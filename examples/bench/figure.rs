@@ -1,6 +1,6 @@
 //! What is measured, in which unit, and what it must be.
 
-use crate::{admission, etcd, failover, memory, oplogs, placement, processes, pushes, renewals, requests};
+use crate::{admission, etcd, failover, memory, oplogs, placement, processes, pushes, recovery, renewals, requests};
 use futures::future::LocalBoxFuture;
 use leasehold::cli::table;
 
@@ -71,6 +71,10 @@ pub const FIGURES: &[Figure] = &[
     figure!("fenced_append_postgres", "appends/s", Bound::RatioAtLeast(0.95), oplogs::fenced_postgres),
     figure!("fenced_append_redis", "appends/s", Bound::RatioAtLeast(0.9), oplogs::fenced_redis),
     figure!("grouped_append_sqlite", "appends/s", Bound::RatioAtLeast(5.0), oplogs::grouped),
+    figure!("grouped_append_vs_raw_sqlite", "appends/s", Bound::RatioAtLeast(0.8), oplogs::grouped_sqlite),
+    figure!("grouped_append_postgres", "appends/s", Bound::RatioAtLeast(0.8), oplogs::grouped_postgres),
+    figure!("grouped_append_redis", "appends/s", Bound::RatioAtLeast(0.8), oplogs::grouped_redis),
+    figure!("recover_agents_per_s", "agents/s", Bound::RatioAtLeast(0.5), recovery::agents),
     figure!("manager_bytes_per_shard", "bytes", Bound::AtMost(64.0), memory::per_shard),
     figure!("manager_bytes_per_executor", "bytes", Bound::AtMost(2048.0), memory::per_executor),
     figure!("renewal_vs_state_cas_etcd", "renewals/s", Bound::RatioAtLeast(20.0), etcd::renewals_against_state_cas),

@@ -15,6 +15,8 @@ mod oplogs;
 mod placement;
 mod processes;
 mod pushes;
+mod raw;
+mod recovery;
 mod renewals;
 mod requests;
 mod rounds;

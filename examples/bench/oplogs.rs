@@ -2,6 +2,7 @@
 
 use crate::cluster::folder;
 use crate::figure::{Measured, Result};
+use crate::raw::{self, RawPostgres, RawRedis, RawSqlite};
 use crate::rounds::in_turns;
 use leasehold_harness::{Postgres, Redis};
 use leasehold_model::{AgentId, ClusterName, ExecutorId, ShardEpoch, ShardId};
@@ -105,4 +106,35 @@ pub async fn grouped() -> Result<Measured> {
     let mut many = Agents::claim(&*store, "many", 256).await?;
     let mut one = Agents::claim(&*store, "one", 1).await?;
     in_turns(21, async || many.rate(&store, 20).await, async || one.rate(&store, 200).await).await
+}
+
+/// Appends of each agent in a round, against as many raw batches of one row per agent.
+const APPENDS: u64 = 20;
+
+/// `grouped_append_vs_raw_sqlite`: 256 agents at once against SQLite's own batches of the same bytes.
+pub async fn grouped_sqlite() -> Result<Measured> {
+    let folder = folder()?;
+    let store = open(folder.path(), false).await?;
+    let mut raw = RawSqlite::open(folder.path()).await?;
+    let mut many = Agents::claim(&*store, "many", raw::ROWS).await?;
+    in_turns(21, async || many.rate(&store, APPENDS).await, async || raw.rate(APPENDS as usize).await).await
+}
+
+/// `grouped_append_postgres`: the same on a server that syncs every commit.
+pub async fn grouped_postgres() -> Result<Measured> {
+    let server = Postgres::start_with(&[("fsync", "on"), ("full_page_writes", "on")]);
+    let store: Arc<dyn OplogStore> =
+        Arc::new(PostgresOplogStore::open(&server.url(), &ClusterName::new("bench")?).await?);
+    let mut raw = RawPostgres::open(&server).await?;
+    let mut many = Agents::claim(&*store, "many", raw::ROWS).await?;
+    in_turns(21, async || many.rate(&store, APPENDS).await, async || raw.rate(APPENDS as usize).await).await
+}
+
+/// `grouped_append_redis`: the same on a server that syncs before each answer.
+pub async fn grouped_redis() -> Result<Measured> {
+    let server = Redis::start();
+    let store: Arc<dyn OplogStore> = Arc::new(RedisOplogStore::open(&server.url(), &ClusterName::new("bench")?).await?);
+    let mut raw = RawRedis::open(&server).await?;
+    let mut many = Agents::claim(&*store, "many", raw::ROWS).await?;
+    in_turns(21, async || many.rate(&store, APPENDS).await, async || raw.rate(APPENDS as usize).await).await
 }

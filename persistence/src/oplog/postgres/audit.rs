@@ -1,7 +1,7 @@
 //! The oplogs of a cluster, read without a fence.
 
 use super::error::{corrupt, unusable, unwritten};
-use super::server::{Server, newest_known_version, newest_version};
+use super::server::{Purpose, Server, newest_known_version, newest_version};
 use super::sessions::Sessions;
 use super::{Settings, rows};
 use crate::cluster::postgres::error::{Failed, refused};
@@ -67,9 +67,8 @@ impl PostgresAudit {
     pub async fn open(url: &str, cluster: &ClusterName) -> Result<Self, Error> {
         let settings = Settings { statement_timeout: STATEMENT, silence: STATEMENT * 2, ..Settings::default() };
         let server = Arc::new(Server::new(url, cluster, settings)?);
-        let patient = server.settings.lock_timeout;
         let mut first = server.connect().await.map_err(|failed| server.refused(&failed))?;
-        let process = server.set_up(&mut first, patient).await;
+        let process = server.set_up(&mut first, Purpose::Reads).await;
         let process = process.map_err(|failed| unwritten(&server.place, &failed))?;
         let newest = server.bounded(newest_version(&mut first)).await.map_err(|failed| server.refused(&failed))?;
         let known = newest_known_version();
@@ -101,7 +100,7 @@ impl PostgresAudit {
                 format!("this cluster has no oplogs here; clusters that have: {there}"),
             ));
         };
-        let sessions = Sessions::new(server, SESSIONS, patient);
+        let sessions = Sessions::new(server, SESSIONS, Purpose::Reads);
         sessions.add(first, process);
         Ok(Self { sessions, cluster })
     }

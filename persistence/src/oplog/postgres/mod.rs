@@ -34,7 +34,7 @@ use async_trait::async_trait;
 use dispatch::{Carrier, Job};
 use error::unwritten;
 use leasehold_model::{AgentId, ClusterName, ShardId};
-use server::Server;
+use server::{Purpose, Server};
 use sessions::Sessions;
 use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -47,9 +47,6 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Calls waiting for the writers; beyond it callers wait before they are queued.
 const QUEUE: usize = 1024;
-
-/// How long a statement that writes waits for a lock, before its calls wait here: other calls stand behind it.
-const WRITERS_WAIT: Duration = Duration::from_millis(50);
 
 /// What the store may take.
 #[derive(Debug, Clone)]
@@ -139,16 +136,16 @@ impl PostgresOplogStore {
         server.refuse_pooler(&mut first, &mut second).await?;
         let warnings = server.warnings(&mut first).await?;
         let unset = |failed: Failed| unwritten(&server.place, &failed);
-        let patient = server.settings.lock_timeout;
         let processes = (
-            server.set_up(&mut first, patient).await.map_err(unset)?,
-            server.set_up(&mut second, patient).await.map_err(unset)?,
+            server.set_up(&mut first, Purpose::Reads).await.map_err(unset)?,
+            server.set_up(&mut second, Purpose::Reads).await.map_err(unset)?,
         );
+        // Others may be making the tables: that is waited for with a reader's patience.
         let number = server.prepare(&mut first, cluster).await?;
-        server.set_up(&mut first, WRITERS_WAIT).await.map_err(unset)?;
+        server.set_up(&mut first, Purpose::Writes).await.map_err(unset)?;
         let (writers, readers) = (
-            Sessions::new(Arc::clone(&server), sizes.0, WRITERS_WAIT),
-            Sessions::new(Arc::clone(&server), sizes.1, patient),
+            Sessions::new(Arc::clone(&server), sizes.0, Purpose::Writes),
+            Sessions::new(Arc::clone(&server), sizes.1, Purpose::Reads),
         );
         writers.add(first, processes.0);
         readers.add(second, processes.1);

@@ -135,7 +135,7 @@ macro_rules! advance {
 /// What it has to be for that.
 macro_rules! ours {
     () => {
-        "r.epoch = w.epoch AND r.executor = w.executor AND r.state < 2 AND r.next = w.expected"
+        "r.epoch = w.epoch AND r.executor = w.executor AND r.state <> 2 AND r.next = w.expected"
     };
 }
 
@@ -184,7 +184,7 @@ const DELETE: &str = concat!(
 
 const SUSPEND: &str = concat!(
     wanted!("", ""),
-    changed!("state = 0", "r.epoch = w.epoch AND r.executor = w.executor AND r.state < 2"),
+    changed!("state = 0", "r.epoch = w.epoch AND r.executor = w.executor AND r.state <> 2"),
     "SELECT number, id, base, next, snapshot FROM changed"
 );
 
@@ -193,8 +193,8 @@ const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.n
      (SELECT * FROM records o WHERE o.cluster = $1 AND o.agent = w.agent COLLATE \"C\" OFFSET 0) r";
 
 /// Only what no reader sees goes, so this needs no fence.
-const PURGE: &str = "DELETE FROM entries e USING records r WHERE r.id = $1 AND e.oplog = r.id AND e.idx < r.base AND e.idx IN \
-     (SELECT d.idx FROM entries d WHERE d.oplog = $1 ORDER BY d.idx LIMIT $2)";
+const PURGE: &str = "DELETE FROM entries WHERE oplog = $1 AND idx < (SELECT base FROM records WHERE id = $1) \
+     AND idx <= (SELECT max(idx) FROM (SELECT idx FROM entries WHERE oplog = $1 ORDER BY idx LIMIT $2) oldest)";
 
 /// The first of these keys that the oplog has.
 const TAKEN: &str = "SELECT e.key FROM entries e JOIN records r ON r.id = e.oplog WHERE e.oplog = $1 AND e.key = ANY ($2) AND e.idx >= r.base LIMIT 1";

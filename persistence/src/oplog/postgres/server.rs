@@ -16,6 +16,19 @@ use tokio::time::timeout;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/oplog_postgres");
 
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Statements that find what belongs to one record.
+    Reads,
+    /// Statements of [`super::rows`] for many agents at once. What they look up one by one they say themselves, with LATERAL; joins
+    /// are of the calls with their records, which would be compared each with each if they were not hashed.
+    Writes,
+}
+
+/// How long a statement that writes waits for a lock, before its calls wait here: other calls stand behind it.
+const WRITERS_WAIT: Duration = Duration::from_millis(50);
+
 /// Where the store is, for one cluster.
 pub(super) struct Server {
     connect: PgConnectOptions,
@@ -61,15 +74,19 @@ impl Server {
         timeout(limit, ask).await.map_or(Err(Failed::Silent(limit)), |answer| answer.map_err(Failed::Sql))
     }
 
-    /// Sets a session up, which waits for a lock for as long as `wait`: bounds on everything, durability, the plans that never read a whole table, and the server's own
-    /// look-out for a dead peer.
-    pub async fn set_up(&self, connection: &mut PgConnection, wait: Duration) -> Result<i32, Failed> {
+    /// Sets a session up: bounds on everything, durability, the plans that never read a whole table, and the server's own look-out for a
+    /// dead peer.
+    pub async fn set_up(&self, connection: &mut PgConnection, purpose: Purpose) -> Result<i32, Failed> {
         let ms = |span: Duration| span.as_millis().max(1);
+        let (wait, nested) = match purpose {
+            Purpose::Reads => (self.settings.lock_timeout, "on"),
+            Purpose::Writes => (WRITERS_WAIT, "off"),
+        };
         let (lock, statement) = (ms(wait), ms(self.settings.statement_timeout));
         let sql = format!(
             "SET search_path TO leasehold_oplogs; SET lock_timeout = {lock}; SET statement_timeout = {statement}; \
              SET idle_in_transaction_session_timeout = {statement}; SET default_transaction_isolation = 'read committed'; \
-             SET enable_seqscan = off; SET enable_mergejoin = off; SET jit = off; \
+             SET enable_seqscan = off; SET enable_mergejoin = off; SET enable_nestloop = {nested}; SET jit = off; \
              SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 4; \
              SET tcp_user_timeout = 13000; \
              SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \

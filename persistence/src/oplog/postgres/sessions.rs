@@ -3,7 +3,7 @@
 //! Reads and writes have sessions of their own, so that neither waits for the other's.
 
 use super::error::unwritten;
-use super::server::Server;
+use super::server::{Purpose, Server};
 use crate::cluster::postgres::error::{Failed, refused};
 use crate::oplog::Error;
 use sqlx::postgres::PgConnection;
@@ -30,8 +30,7 @@ pub(super) struct Session {
 /// See the module's documentation.
 pub(super) struct Sessions {
     pub server: Arc<Server>,
-    /// For how long a statement waits for a lock.
-    wait: Duration,
+    purpose: Purpose,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Session>>,
 }
@@ -43,8 +42,8 @@ pub(super) struct Lent {
 }
 
 impl Sessions {
-    pub fn new(server: Arc<Server>, size: usize, wait: Duration) -> Self {
-        Self { server, wait, permits: Arc::new(Semaphore::new(size)), idle: Mutex::default() }
+    pub fn new(server: Arc<Server>, size: usize, purpose: Purpose) -> Self {
+        Self { server, purpose, permits: Arc::new(Semaphore::new(size)), idle: Mutex::default() }
     }
 
     /// Puts a connection in that was made for the opening.
@@ -88,7 +87,7 @@ impl Sessions {
 
     async fn fresh(&self) -> Result<Session, Failed> {
         let mut connection = self.server.connect().await?;
-        let process = self.server.set_up(&mut connection, self.wait).await?;
+        let process = self.server.set_up(&mut connection, self.purpose).await?;
         Ok(Session { connection, process, used: Instant::now() })
     }
 
