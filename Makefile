@@ -24,7 +24,7 @@ demo: protoc ## real processes killed, frozen and restarted under load; every wo
 demo-ha: tools ## three managers on three etcd members, killed and restarted under load; every word counted exactly
 	scripts/demo.sh demo_ha
 
-faults: tools ## break each part of a cluster in each way, with hosts, clocks and disks of its own; writes docs/faults.md (root, 20 minutes)
+faults: tools ## break each part of a cluster in each way, with hosts, clocks and disks of its own; writes docs/faults.md (root, 10 minutes)
 	scripts/demo.sh faults --write
 
 # What CI has a minute for; FAULTS="row row/column …" runs others.
