@@ -3,6 +3,9 @@
 //! A [`MemoryOplogStore`] is one process's handle; [`MemoryOplogStore::handle`] makes another on the same data with
 //! faults and counters of its own. Time is tokio's, so that a paused clock drives the delays.
 
+mod chunks;
+
+use super::layers::{Chunk, ChunkStore, Found, Page};
 use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Writer, check_writer, key_taken};
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ShardId};
@@ -31,6 +34,18 @@ pub enum Call {
     Agents,
     /// [`OplogStore::recorded`]
     Recorded,
+    /// [`ChunkStore::move_out`]
+    MoveOut,
+    /// [`ChunkStore::append_chunk`]
+    AppendChunk,
+    /// [`ChunkStore::page`], where it is not part of a read
+    Page,
+    /// [`ChunkStore::chunks`]
+    Chunks,
+    /// [`ChunkStore::look_up`], where it is not part of [`OplogStore::find`]
+    LookUp,
+    /// [`ChunkStore::listing`]
+    Listing,
 }
 
 /// What happens to one call.
@@ -77,13 +92,54 @@ struct Oplog {
     shard: ShardId,
     writer: Writer,
     life: Life,
+    /// The first index of the present life.
     base: u64,
+    /// Without gaps from `base` on.
+    chunks: Vec<Chunk>,
+    /// Of this life's entries, wherever they are.
+    keys: BTreeMap<String, EntryIndex>,
+    snapshot: Option<EntryIndex>,
+    /// The primary layer.
     entries: Vec<Entry>,
 }
 
 impl Oplog {
+    fn primary_from(&self) -> u64 {
+        self.chunks.last().map_or(self.base, |chunk| chunk.last.0 + 1)
+    }
+
     fn next(&self) -> EntryIndex {
-        EntryIndex(self.base + self.entries.len() as u64)
+        EntryIndex(self.primary_from() + self.entries.len() as u64)
+    }
+
+    /// Whether `append` may be written; then what is known of its entries wherever they go is.
+    fn admit(&mut self, append: &Append) -> Result<(), Error> {
+        if self.next() != append.expected {
+            return Err(Error::IndexConflict { expected: append.expected, found: self.next() });
+        }
+        if let Some(key) = append.entries.iter().filter_map(|e| e.key.as_ref()).find(|key| self.keys.contains_key(*key)) {
+            return Err(key_taken(key));
+        }
+        for (entry, at) in append.entries.iter().zip(append.expected.0..) {
+            if let Some(key) = &entry.key {
+                self.keys.insert(key.clone(), EntryIndex(at));
+            }
+            if entry.kind == EntryKind::Snapshot {
+                self.snapshot = Some(EntryIndex(at));
+            }
+        }
+        Ok(())
+    }
+
+    fn page(&self, from: EntryIndex, limit: u32) -> Page {
+        let entries = self.entries.iter().filter(|e| e.index >= from).take(limit as usize).cloned().collect();
+        Page { first: EntryIndex(self.base), primary_from: EntryIndex(self.primary_from()), entries }
+    }
+
+    fn look_up(&self, key: &str) -> Option<Found> {
+        let at = *self.keys.get(key)?;
+        let entry = self.entries.iter().find(|entry| entry.index == at);
+        Some(entry.map_or(Found::Archived(at), |entry| Found::Entry(entry.clone())))
     }
 }
 
@@ -188,18 +244,11 @@ fn take(oplog: &mut Oplog, shard: ShardId, offered: Writer) -> Result<Claimed, E
     oplog.writer = offered;
     oplog.shard = shard;
     oplog.life = Life::Running;
-    let snapshot = oplog.entries.iter().rev().find(|e| e.entry.kind == EntryKind::Snapshot).map(|e| e.index);
-    Ok(Claimed { next: oplog.next(), snapshot })
+    Ok(Claimed { next: oplog.next(), snapshot: oplog.snapshot })
 }
 
 fn extend(oplog: &mut Oplog, append: Append) -> Result<EntryIndex, Error> {
-    if oplog.next() != append.expected {
-        return Err(Error::IndexConflict { expected: append.expected, found: oplog.next() });
-    }
-    let taken = |key: &String| oplog.entries.iter().any(|e| e.entry.key.as_ref() == Some(key));
-    if let Some(key) = append.entries.iter().filter_map(|e| e.key.as_ref()).find(|key| taken(key)) {
-        return Err(key_taken(key));
-    }
+    oplog.admit(&append)?;
     for entry in append.entries {
         let index = oplog.next();
         oplog.entries.push(Entry { index, writer: append.writer, entry });
@@ -212,7 +261,16 @@ impl OplogStore for MemoryOplogStore {
     async fn claim(&self, agent: &AgentId, shard: ShardId, writer: Writer) -> Result<Claimed, Error> {
         check_writer(writer)?;
         self.perform(Call::Claim, |oplogs| {
-            let fresh = || Oplog { shard, writer, life: Life::Running, base: 1, entries: Vec::new() };
+            let fresh = || Oplog {
+                shard,
+                writer,
+                life: Life::Running,
+                base: 1,
+                chunks: Vec::new(),
+                keys: BTreeMap::new(),
+                snapshot: None,
+                entries: Vec::new(),
+            };
             take(oplogs.entry(agent.clone()).or_insert_with(fresh), shard, writer)
         })
         .await
@@ -231,15 +289,15 @@ impl OplogStore for MemoryOplogStore {
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
         self.perform(Call::Read, |oplogs| {
-            let entries = open(oplogs, agent, writer)?.entries.iter();
-            Ok(entries.filter(|e| e.index >= from).take(limit as usize).cloned().collect())
+            open(oplogs, agent, writer)?.page(from, limit).primary_only(agent, from)
         })
         .await
     }
 
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
         self.perform(Call::Find, |oplogs| {
-            Ok(open(oplogs, agent, writer)?.entries.iter().find(|e| e.entry.key.as_deref() == Some(key)).cloned())
+            let found = open(oplogs, agent, writer)?.look_up(key);
+            found.map(|found| found.primary_only(agent)).transpose()
         })
         .await
     }
@@ -253,6 +311,9 @@ impl OplogStore for MemoryOplogStore {
             }
             Some(oplog) if writer.may_write(Some(oplog.writer)) => {
                 oplog.base = oplog.next().0;
+                oplog.chunks.clear();
+                oplog.keys.clear();
+                oplog.snapshot = None;
                 oplog.entries.clear();
                 oplog.life = Life::Deleted;
                 Ok(())
