@@ -4,9 +4,31 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use async_trait::async_trait;
+use leasehold_persistence::conformance::layers::{Archived, ChunkFixture};
 use leasehold_persistence::conformance::oplog::Fixture;
+use leasehold_persistence::oplog::layers::ChunkStore;
 use leasehold_persistence::oplog::{Gate, OplogStore};
 use std::sync::Arc;
+
+/// The suites of the archive layer.
+macro_rules! layers {
+    ($fixture:expr) => {
+        mod chunks {
+            use super::*;
+            leasehold_persistence::chunk_store_conformance!($fixture);
+        }
+
+        mod archived_in_the_list {
+            use super::*;
+            leasehold_persistence::oplog_store_conformance!(Archived::in_list($fixture));
+        }
+
+        mod archived_in_blobs {
+            use super::*;
+            leasehold_persistence::oplog_store_conformance!(Archived::in_blobs($fixture));
+        }
+    };
+}
 
 mod memory {
     use super::*;
@@ -30,6 +52,21 @@ mod memory {
     }
 
     leasehold_persistence::oplog_store_conformance!(Memory::default());
+
+    #[async_trait]
+    impl ChunkFixture for Memory {
+        async fn open(&self) -> Arc<dyn ChunkStore> {
+            Arc::new(self.0.handle())
+        }
+
+        async fn open_held(&self, gate: Gate) -> Arc<dyn ChunkStore> {
+            let handle = self.0.handle();
+            handle.script(Call::Append, Fault::HoldBefore(gate));
+            Arc::new(handle)
+        }
+    }
+
+    layers!(Memory::default());
 }
 
 #[cfg(feature = "sqlite")]
@@ -115,7 +152,7 @@ mod redis {
     struct Server(Redis);
 
     impl Server {
-        async fn with(&self, settings: Settings) -> Arc<dyn OplogStore> {
+        async fn with(&self, settings: Settings) -> Arc<RedisOplogStore> {
             let cluster = ClusterName::new("c").unwrap();
             Arc::new(RedisOplogStore::open_with(&self.0.url(), &cluster, settings).await.unwrap())
         }
@@ -134,4 +171,17 @@ mod redis {
     }
 
     leasehold_persistence::oplog_store_conformance!(Server(Redis::start()));
+
+    #[async_trait]
+    impl ChunkFixture for Server {
+        async fn open(&self) -> Arc<dyn ChunkStore> {
+            self.with(Settings::default()).await
+        }
+
+        async fn open_held(&self, gate: Gate) -> Arc<dyn ChunkStore> {
+            self.with(Settings { hold: Some(gate), ..Settings::default() }).await
+        }
+    }
+
+    layers!(Server(Redis::start()));
 }

@@ -76,7 +76,7 @@ const HISTORIES: u64 = 24;
 /// How many appends are cancelled, each a little later than the one before.
 const CANCELLATIONS: u64 = 40;
 /// A shard for agents whose shard does not matter.
-const SHARD: ShardId = ShardId(7);
+pub(super) const SHARD: ShardId = ShardId(7);
 /// The longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -86,32 +86,32 @@ pub fn writer(epoch: u64, executor: u128) -> Writer {
     Writer { epoch: ShardEpoch::new(epoch).expect("an epoch"), executor: ExecutorId::from_u128(executor) }
 }
 
-fn agent(key: impl std::fmt::Display) -> AgentId {
+pub(super) fn agent(key: impl std::fmt::Display) -> AgentId {
     AgentId::new(format!("counter/{key}")).expect("an agent")
 }
 
-fn entry(body: impl std::fmt::Display) -> NewEntry {
+pub(super) fn entry(body: impl std::fmt::Display) -> NewEntry {
     NewEntry { kind: EntryKind::Invocation, key: None, body: body.to_string().into_bytes() }
 }
 
-fn keyed(key: &str) -> NewEntry {
+pub(super) fn keyed(key: &str) -> NewEntry {
     NewEntry { key: Some(key.into()), ..entry(key) }
 }
 
-fn snapshot(body: &str) -> NewEntry {
+pub(super) fn snapshot(body: &str) -> NewEntry {
     NewEntry { kind: EntryKind::Snapshot, ..entry(body) }
 }
 
-fn at(agent: &AgentId, writer: Writer, expected: u64, entries: Vec<NewEntry>) -> Append {
+pub(super) fn at(agent: &AgentId, writer: Writer, expected: u64, entries: Vec<NewEntry>) -> Append {
     Append { agent: agent.clone(), writer, expected: EntryIndex(expected), entries }
 }
 
 /// An append of one entry.
-fn one(agent: &AgentId, writer: Writer, expected: u64) -> Append {
+pub(super) fn one(agent: &AgentId, writer: Writer, expected: u64) -> Append {
     at(agent, writer, expected, vec![entry(expected)])
 }
 
-fn fenced<T>(recorded: Option<Writer>, offered: Writer) -> Result<T, Error> {
+pub(super) fn fenced<T>(recorded: Option<Writer>, offered: Writer) -> Result<T, Error> {
     Err(Error::Fenced { recorded, offered })
 }
 
@@ -119,11 +119,11 @@ fn claimed(next: u64) -> Result<Claimed, Error> {
     Ok(Claimed { next: EntryIndex(next), snapshot: None })
 }
 
-async fn all(store: &dyn OplogStore, agent: &AgentId, writer: Writer) -> Vec<Entry> {
+pub(super) async fn all(store: &dyn OplogStore, agent: &AgentId, writer: Writer) -> Vec<Entry> {
     store.read(agent, writer, EntryIndex(1), u32::MAX).await.expect("a read by the owner")
 }
 
-async fn indexes(store: &dyn OplogStore, agent: &AgentId, writer: Writer) -> Vec<u64> {
+pub(super) async fn indexes(store: &dyn OplogStore, agent: &AgentId, writer: Writer) -> Vec<u64> {
     all(store, agent, writer).await.iter().map(|entry| entry.index.0).collect()
 }
 

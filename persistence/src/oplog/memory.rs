@@ -5,7 +5,7 @@
 
 mod chunks;
 
-use super::layers::{Chunk, ChunkStore, Found, Page};
+use super::layers::{Chunk, Found, Page};
 use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Writer, check_writer, key_taken};
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ShardId};
@@ -34,17 +34,15 @@ pub enum Call {
     Agents,
     /// [`OplogStore::recorded`]
     Recorded,
-    /// [`ChunkStore::move_out`]
+    /// [`super::layers::ChunkStore::move_out`]
     MoveOut,
-    /// [`ChunkStore::append_chunk`]
-    AppendChunk,
-    /// [`ChunkStore::page`], where it is not part of a read
+    /// [`super::layers::ChunkStore::page`], where it is not part of a read
     Page,
-    /// [`ChunkStore::chunks`]
+    /// [`super::layers::ChunkStore::chunks`]
     Chunks,
-    /// [`ChunkStore::look_up`], where it is not part of [`OplogStore::find`]
+    /// [`super::layers::ChunkStore::look_up`], where it is not part of [`OplogStore::find`]
     LookUp,
-    /// [`ChunkStore::listing`]
+    /// [`super::layers::ChunkStore::listing`]
     Listing,
 }
 

@@ -10,6 +10,7 @@ pub mod audit;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod call;
 mod gate;
+pub mod layers;
 pub mod memory;
 mod open;
 #[cfg(feature = "postgres")]

@@ -4,7 +4,7 @@ use super::blobs::Blobs;
 use super::cache::Cache;
 use super::names::{ObjectName, ObjectPath};
 use super::sweep::Swept;
-use super::{Chunk, ChunkStore, Content, Straight, chunk};
+use super::{Chunk, ChunkStore, Content, chunk};
 use crate::oplog::{Append, Claimed, Entry, EntryIndex, Error, NewEntry, OplogStore, Writer};
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ShardId};
@@ -13,9 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Entries of the primary layer that are read at a time for a move.
 const PAGE: u32 = 256;
-
-/// How often a straight append moves what is still in the primary layer before it gives up: as often as 2^32 entries need.
-const MAX_MOVES: u64 = 1 << 22;
 
 /// Where new chunks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +44,6 @@ pub trait Archive: Send + Sync + 'static {
     /// # Errors
     /// As [`OplogStore::append`]. Each entry is in one of the layers all the same.
     async fn archive(&self, agent: &AgentId, shard: ShardId, writer: Writer, upto: Upto) -> Result<Moved, Error>;
-
-    /// Appends straight to the archive layer; what is still in the primary one is moved first.
-    ///
-    /// # Errors
-    /// As [`OplogStore::append`].
-    async fn append_straight(&self, shard: ShardId, append: Append) -> Result<EntryIndex, Error>;
 
     /// Removes the agent's objects that no list names and none ever will. Safe for anybody, at any time.
     ///
@@ -176,24 +167,6 @@ impl Archive for Layered {
         let content = self.put((agent, shard, writer), (first, last), bytes).await?;
         self.store.move_out(agent, writer, Chunk { first, last, content }).await?;
         Ok(Moved { entries, raw, stored, left })
-    }
-
-    async fn append_straight(&self, shard: ShardId, append: Append) -> Result<EntryIndex, Error> {
-        append.check()?;
-        let (agent, writer) = (append.agent.clone(), append.writer);
-        let (first, last) = (append.expected, EntryIndex(append.end().0.saturating_sub(1)));
-        let parts = append.entries.iter().map(|entry| (writer, entry.clone())).collect();
-        let bytes = encoded(&agent, first, parts).await?;
-        let content = self.put((&agent, shard, writer), (first, last), bytes).await?;
-        for _ in 0..MAX_MOVES {
-            match self.store.append_chunk(append.clone(), content.clone()).await? {
-                Straight::Appended(next) => return Ok(next),
-                Straight::PrimaryNotEmpty(_) => {}
-            }
-            let everything = Upto { index: EntryIndex(i64::MAX as u64), least: 1 };
-            self.archive(&agent, shard, writer, everything).await?;
-        }
-        Err(Error::Unavailable(format!("the primary layer of {agent} does not get empty")))
     }
 
     async fn sweep_agent(&self, shard: ShardId, agent: &AgentId) -> Result<Swept, Error> {

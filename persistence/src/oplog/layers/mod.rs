@@ -23,10 +23,10 @@ pub mod names;
 mod reading;
 mod sweep;
 
-pub use layered::{Archive, ArchiveTo, Layered, Moved};
+pub use layered::{Archive, ArchiveTo, Layered, Moved, Upto};
 pub use sweep::Swept;
 
-use super::{Append, Entry, EntryIndex, Error, OplogStore, Writer};
+use super::{Entry, EntryIndex, Error, OplogStore, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 
@@ -75,16 +75,6 @@ pub struct Page {
     pub entries: Vec<Entry>,
 }
 
-/// What became of [`ChunkStore::append_chunk`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Straight {
-    /// It was appended; the next index is this.
-    Appended(EntryIndex),
-    /// Nothing was written: these many entries have to be moved before more can go straight to the archive.
-    PrimaryNotEmpty(u64),
-}
-
 /// What [`ChunkStore::look_up`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
@@ -118,13 +108,6 @@ pub trait ChunkStore: OplogStore {
     /// [`Error::Fenced`]; [`Error::IndexConflict`] when the primary layer does not begin with the chunk's first entry (`found` is where it
     /// begins), or has not its last one (`found` is the next index). Nothing was written.
     async fn move_out(&self, agent: &AgentId, writer: Writer, chunk: Chunk) -> Result<(), Error>;
-
-    /// Appends straight to the archive layer: as [`OplogStore::append`] in all, but the entries' bodies are in `content`. The primary layer
-    /// must be empty.
-    ///
-    /// # Errors
-    /// As [`OplogStore::append`].
-    async fn append_chunk(&self, append: Append, content: Content) -> Result<Straight, Error>;
 
     /// Where the layers of the oplog meet, and at most `limit` entries of the primary one. Fenced.
     ///
@@ -167,6 +150,26 @@ impl Found {
             Self::Archived(EntryIndex(at)) => Err(archived(agent, EntryIndex(at.saturating_add(1)))),
         }
     }
+}
+
+/// What a move came to, if its chunk is listed already: it was moved before, and that was not known.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+pub(super) async fn moved_before(
+    store: &dyn ChunkStore,
+    (agent, writer): (&AgentId, Writer),
+    chunk: &Chunk,
+    outcome: Result<(), Error>,
+) -> Result<(), Error> {
+    if let Err(Error::IndexConflict { expected, found }) = &outcome
+        && *expected == chunk.first
+        && *found > chunk.last
+    {
+        let listed = store.chunks(agent, writer, chunk.first, 1).await?;
+        if listed.first() == Some(chunk) {
+            return Ok(());
+        }
+    }
+    outcome
 }
 
 /// What a store answers by itself where entries of the archive layer would be needed.

@@ -1,10 +1,10 @@
 //! The archive layer of oplogs in memory.
 
-use super::{Call, MemoryOplogStore, Oplog, lock, open};
+use super::{Call, MemoryOplogStore, Oplog, open};
 use crate::oplog::layers::{
-    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, Straight, check_move,
+    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move,
 };
-use crate::oplog::{Append, EntryIndex, Error, Writer};
+use crate::oplog::{EntryIndex, Error, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 
@@ -24,17 +24,6 @@ fn move_out(oplog: &mut Oplog, chunk: Chunk) -> Result<(), Error> {
     Ok(())
 }
 
-fn append_chunk(oplog: &mut Oplog, append: &Append, content: Content) -> Result<Straight, Error> {
-    let primary = oplog.entries.len() as u64;
-    if primary > 0 && oplog.next() == append.expected {
-        return Ok(Straight::PrimaryNotEmpty(primary));
-    }
-    oplog.admit(append)?;
-    let last = EntryIndex(append.end().0 - 1);
-    oplog.chunks.push(Chunk { first: append.expected, last, content });
-    Ok(Straight::Appended(append.end()))
-}
-
 impl Chunk {
     fn listed(&self) -> Listed {
         let object = match &self.content {
@@ -50,19 +39,6 @@ impl ChunkStore for MemoryOplogStore {
     async fn move_out(&self, agent: &AgentId, writer: Writer, chunk: Chunk) -> Result<(), Error> {
         check_move(&chunk)?;
         self.perform(Call::MoveOut, |oplogs| move_out(open(oplogs, agent, writer)?, chunk)).await
-    }
-
-    async fn append_chunk(&self, append: Append, content: Content) -> Result<Straight, Error> {
-        append.check()?;
-        let count = append.entries.len() as u64;
-        self.perform(Call::AppendChunk, |oplogs| {
-            let done = append_chunk(open(oplogs, &append.agent, append.writer)?, &append, content)?;
-            if matches!(done, Straight::Appended(_)) {
-                lock(&self.script).counts.entries += count;
-            }
-            Ok(done)
-        })
-        .await
     }
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {

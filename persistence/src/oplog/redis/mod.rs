@@ -19,6 +19,7 @@
 //! the lost connection at the server, so that what a reader finds after that stays so.
 
 mod audit;
+mod chunks;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod link;
@@ -29,6 +30,7 @@ mod values;
 pub use audit::RedisAudit;
 
 use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Warning, Writer, check_writer};
+use super::layers::ChunkStore;
 use async_trait::async_trait;
 use leasehold_model::secret::without_password;
 use leasehold_model::{AgentId, ClusterName, InvalidValue, ShardId};
@@ -40,7 +42,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use values::{accepted, corrupt, decode, encode, epoch, index};
+use values::{accepted, corrupt, encode, epoch, index};
 
 /// Connections. Every call about an agent goes over the same one, so that they keep their order; a long answer holds up a part of the others only.
 const LINKS: usize = 4;
@@ -223,23 +225,17 @@ impl OplogStore for RedisOplogStore {
     }
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
-        let mut call = self.prepare(&scripts::READING, agent, writer);
-        call.arg(from.0.min(MOST_EXACT)).arg(limit);
-        let told = self.run((agent, writer), (Effect::Reads, &call), NONE).await?;
-        let place = self.at_oplog(agent);
-        told.chunks_exact(2).map(|pair| decode(&pair[0], &pair[1], &place)).collect()
+        self.page(agent, writer, from, limit).await?.primary_only(agent, from)
     }
 
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
-        let mut call = self.prepare(&scripts::FINDING, agent, writer);
-        call.arg(key);
-        let told = self.run((agent, writer), (Effect::Reads, &call), NONE).await?;
-        let place = self.at_oplog(agent);
-        told.chunks_exact(2).next().map(|pair| decode(&pair[0], &pair[1], &place)).transpose()
+        let found = self.look_up(agent, writer, key).await?;
+        found.map(|found| found.primary_only(agent)).transpose()
     }
 
     async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {
         let mut call = self.prepare(&scripts::DELETING, agent, writer);
+        call.key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order"));
         call.arg(self.running_set()).arg(agent.as_str()).arg(self.suspended_set()).arg(expected.0);
         self.run((agent, writer), (Effect::Writes, &call), expected).await.map(drop)
     }

@@ -1,7 +1,9 @@
 //! The scripts: each call is one of them, and Redis runs one at a time.
 //!
-//! Keys: the record (a hash: epoch, executor, shard, state, base, next, snapshot), the entries (a hash by index), the idempotency keys (a
-//! hash to the index). The running agents of a shard are a sorted set of their own, and so are the suspended ones. Lua's numbers are
+//! Keys: the record (a hash: epoch, executor, shard, state, base, next, snapshot, and `primary`: where the primary layer begins, if not at the
+//! base), the entries (a hash by index), the idempotency keys (a
+//! hash to the index); the archive layer's chunks (a hash from the first index to `i` with the bytes, or `o` with an object's path) and their
+//! order (a sorted set of first indexes by the last ones). The running agents of a shard are a sorted set of their own, and so are the suspended ones. Lua's numbers are
 //! floating: epochs are compared as texts of 19
 //! digits, indexes as texts for equality. A script checks everything before its first write; a server that is full refuses that first
 //! one, so nothing is ever half written.
@@ -20,6 +22,9 @@ const FENCE: &str = "
 if not r[1] then return {'absent'} end
 if r[1] ~= ARGV[1] or r[2] ~= ARGV[2] then return {'fenced', r[1], r[2]} end
 ";
+
+/// Where the primary layer begins. Appends need not know.
+const PRIMARY: &str = "local primary = redis.call('HGET', KEYS[1], 'primary') or r[5]\n";
 
 const ALIVE: &str = "if r[3] == '2' then return {'absent'} end\n";
 
@@ -65,10 +70,10 @@ if #ARGV > last then redis.call('HSET', KEYS[3], unpack(ARGV, last + 1)) end
 return {'ok'}
 ";
 
-/// ARGV: first index, limit.
+/// ARGV: first index, limit. Answers the base, where the primary layer begins, and entries of that.
 const READ: &str = "
-local found = {'ok'}
-local from = math.max(tonumber(ARGV[3]), tonumber(r[5]))
+local found = {'ok', r[5], primary}
+local from = math.max(tonumber(ARGV[3]), tonumber(primary))
 local past = math.min(tonumber(r[4]), from + tonumber(ARGV[4]))
 while from < past do
     local fields = {}
@@ -84,10 +89,11 @@ end
 return found
 ";
 
-/// ARGV: the key.
+/// ARGV: the key. Answers the index, and the entry if it is in the primary layer.
 const FIND: &str = "
 local at = redis.call('HGET', KEYS[3], ARGV[3])
 if not at then return {'ok'} end
+if tonumber(at) < tonumber(primary) then return {'ok', at} end
 local value = redis.call('HGET', KEYS[2], at)
 if not value then return {'hole', at} end
 return {'ok', at, value}
@@ -97,10 +103,10 @@ return {'ok', at, value}
 /// memory first, so that a server that is full does not refuse it.
 const DELETE: &str = "
 if r[3] ~= '2' and r[4] ~= ARGV[6] then return {'next', r[4]} end
-redis.call('UNLINK', KEYS[2], KEYS[3])
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 redis.call('ZREM', ARGV[3] .. r[6], ARGV[4])
 redis.call('ZREM', ARGV[5] .. r[6], ARGV[4])
-redis.call('HDEL', KEYS[1], 'snapshot')
+redis.call('HDEL', KEYS[1], 'snapshot', 'primary')
 redis.call('HSET', KEYS[1], 'state', '2', 'base', r[4])
 return {'ok'}
 ";
@@ -122,6 +128,54 @@ for _, agent in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT',
 return found
 ";
 
+/// ARGV: first index, last, the one after, the chunk. KEYS: beside the usual ones the chunks, their order and the layout's version, which older
+/// builds refuse from now on.
+const MOVE: &str = "
+if primary ~= ARGV[3] then return {'next', primary} end
+if tonumber(ARGV[4]) >= tonumber(r[4]) then return {'ok', 'short', r[4]} end
+redis.call('HSET', KEYS[1], 'primary', ARGV[5])
+redis.call('HSET', KEYS[4], ARGV[3], ARGV[6])
+redis.call('ZADD', KEYS[5], ARGV[4], ARGV[3])
+redis.call('SET', KEYS[6], '2')
+local from, past = tonumber(ARGV[3]), tonumber(ARGV[5])
+while from < past do
+    local fields = {}
+    for i = from, math.min(past, from + 500) - 1 do fields[#fields + 1] = string.format('%.0f', i) end
+    redis.call('HDEL', KEYS[2], unpack(fields))
+    from = from + #fields
+end
+return {'ok'}
+";
+
+/// ARGV: an index that the first chunk holds or precedes, limit.
+const CHUNKS: &str = "
+local found = {'ok'}
+for _, first in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[3], '+inf', 'LIMIT', 0, ARGV[4])) do
+    local content = redis.call('HGET', KEYS[4], first)
+    if not content then return {'hole', first} end
+    found[#found + 1] = first
+    found[#found + 1] = redis.call('ZSCORE', KEYS[5], first)
+    found[#found + 1] = content
+end
+return found
+";
+
+/// Without the fence. KEYS: record, chunks, their order. ARGV: least and greatest first index, the greatest last one.
+const CHUNK_LIST: &str = "
+local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'primary', 'base')
+if not r[1] then return {} end
+local found = {r[1], r[2], r[3] or r[4]}
+for _, first in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], ARGV[1], ARGV[3])) do
+    if tonumber(first) >= tonumber(ARGV[1]) and tonumber(first) <= tonumber(ARGV[2]) then
+        local content = redis.call('HGET', KEYS[2], first) or ''
+        found[#found + 1] = first
+        found[#found + 1] = redis.call('ZSCORE', KEYS[3], first)
+        found[#found + 1] = string.sub(content, 1, 1) == 'o' and content or 'i'
+    end
+end
+return found
+";
+
 fn script(parts: &[&str]) -> Script {
     Script::new(&parts.concat())
 }
@@ -129,8 +183,11 @@ fn script(parts: &[&str]) -> Script {
 pub(super) static CLAIMING: LazyLock<Script> = LazyLock::new(|| script(&[CLAIM]));
 pub(super) static APPENDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD_TO_APPEND, FENCE, ALIVE, APPEND]));
 pub(super) static APPENDING_UNFENCED: LazyLock<Script> = LazyLock::new(|| script(&[UNFENCED]));
-pub(super) static READING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, READ]));
-pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, FIND]));
+pub(super) static READING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, PRIMARY, READ]));
+pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, PRIMARY, FIND]));
 pub(super) static DELETING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, DELETE]));
 pub(super) static SUSPENDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, SUSPEND]));
+pub(super) static MOVING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, PRIMARY, MOVE]));
+pub(super) static READING_CHUNKS: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, CHUNKS]));
+pub(super) static LISTING_CHUNKS: LazyLock<Script> = LazyLock::new(|| script(&[CHUNK_LIST]));
 pub(super) static LISTING: LazyLock<Script> = LazyLock::new(|| script(&[LIST]));
