@@ -80,7 +80,7 @@ mod sqlite {
     struct Sqlite(TempDir);
 
     impl Sqlite {
-        async fn with(&self, settings: Settings) -> Arc<dyn OplogStore> {
+        async fn with(&self, settings: Settings) -> Arc<SqliteOplogStore> {
             Arc::new(SqliteOplogStore::open_with(self.0.path(), settings).await.unwrap())
         }
     }
@@ -88,24 +88,45 @@ mod sqlite {
     #[async_trait]
     impl Fixture for Sqlite {
         async fn open(&self) -> Arc<dyn OplogStore> {
-            self.with(Settings { step_around_after: Duration::from_millis(300), ..Settings::default() }).await
+            self.with(prompt()).await
         }
 
-        /// Held inside its transaction, with SQLite's write lock.
         async fn open_held(&self, gate: Gate) -> Arc<dyn OplogStore> {
-            let probe = move |point| {
-                let gate = gate.clone();
-                Box::pin(async move {
-                    if point == Point::Written {
-                        gate.pass().await;
-                    }
-                }) as futures::future::BoxFuture<'static, ()>
-            };
-            self.with(Settings { probe: Some(Arc::new(probe)), ..Settings::default() }).await
+            self.with(held(gate)).await
         }
     }
 
+    #[async_trait]
+    impl ChunkFixture for Sqlite {
+        async fn open(&self) -> Arc<dyn ChunkStore> {
+            self.with(prompt()).await
+        }
+
+        async fn open_held(&self, gate: Gate) -> Arc<dyn ChunkStore> {
+            self.with(held(gate)).await
+        }
+    }
+
+    fn prompt() -> Settings {
+        Settings { step_around_after: Duration::from_millis(300), ..Settings::default() }
+    }
+
+    /// Held inside its transaction, with SQLite's write lock.
+    fn held(gate: Gate) -> Settings {
+        let probe = move |point| {
+            let gate = gate.clone();
+            Box::pin(async move {
+                if point == Point::Written {
+                    gate.pass().await;
+                }
+            }) as futures::future::BoxFuture<'static, ()>
+        };
+        Settings { probe: Some(Arc::new(probe)), ..Settings::default() }
+    }
+
     leasehold_persistence::oplog_store_conformance!(Sqlite(TempDir::new().unwrap()));
+
+    layers!(Sqlite(TempDir::new().unwrap()));
 }
 
 #[cfg(feature = "postgres")]
@@ -120,7 +141,7 @@ mod postgres {
     struct Server(Postgres);
 
     impl Server {
-        async fn with(&self, settings: Settings) -> Arc<dyn OplogStore> {
+        async fn with(&self, settings: Settings) -> Arc<PostgresOplogStore> {
             let cluster = ClusterName::new("c").unwrap();
             Arc::new(PostgresOplogStore::open_with(&self.0.url(), &cluster, settings).await.unwrap())
         }
@@ -139,6 +160,19 @@ mod postgres {
     }
 
     leasehold_persistence::oplog_store_conformance!(Server(Postgres::start()));
+
+    #[async_trait]
+    impl ChunkFixture for Server {
+        async fn open(&self) -> Arc<dyn ChunkStore> {
+            self.with(Settings::default()).await
+        }
+
+        async fn open_held(&self, gate: Gate) -> Arc<dyn ChunkStore> {
+            self.with(Settings { hold: Some(gate), ..Settings::default() }).await
+        }
+    }
+
+    layers!(Server(Postgres::start()));
 }
 
 #[cfg(feature = "redis")]

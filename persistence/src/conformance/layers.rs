@@ -192,9 +192,8 @@ pub async fn a_move_is_fenced_and_takes_the_oldest_entries_only(fixture: &dyn Ch
     let first_two = inline(&agent, ours, 1, &entries[..2]);
     assert_eq!(store.move_out(&agent, ours, first_two.clone()).await, fenced(None, ours), "F2");
     filled(&*store, &agent, ours, entries.clone()).await;
-    let conflict = |expected, found| {
-        Err(Error::IndexConflict { expected: EntryIndex(expected), found: EntryIndex(found) })
-    };
+    let conflict =
+        |expected, found| Err(Error::IndexConflict { expected: EntryIndex(expected), found: EntryIndex(found) });
     assert_eq!(store.move_out(&agent, ours, inline(&agent, ours, 2, &entries[1..2])).await, conflict(2, 1));
     let four = vec![entry(1); 4];
     assert_eq!(store.move_out(&agent, ours, inline(&agent, ours, 1, &four)).await, conflict(5, 4));
@@ -371,12 +370,19 @@ pub async fn objects_that_no_list_names_are_swept_and_others_are_not(fixture: &d
     let upto = Upto { index: EntryIndex(3), least: 1 };
     assert!(matches!(layered.archive(&agent, SHARD, ours, upto).await, Err(Error::Unavailable(_))));
     assert_eq!(blobs.paths().len(), 1, "it is there, and in no list");
-    assert_eq!(layered.sweep_agent(SHARD, &agent).await.map(|swept| swept.deleted), Ok(0), "its writer may list it yet");
+    assert_eq!(
+        layered.sweep_agent(SHARD, &agent).await.map(|swept| swept.deleted),
+        Ok(0),
+        "its writer may list it yet"
+    );
     assert_eq!(layered.archive(&agent, SHARD, ours, upto).await.map(|moved| moved.entries), Ok(2));
     assert_eq!(blobs.paths().len(), 2);
     let swept = layered.sweep_shard(SHARD).await.expect("a sweep");
     assert_eq!((swept.seen, swept.deleted), (2, 1));
-    assert_eq!(indexes(&Layered::in_blobs(fixture.open().await, Arc::clone(&blobs) as _), &agent, ours).await, [1, 2, 3]);
+    assert_eq!(
+        indexes(&Layered::in_blobs(fixture.open().await, Arc::clone(&blobs) as _), &agent, ours).await,
+        [1, 2, 3]
+    );
     blobs.script(BlobCall::Put, Fault::LoseAnswer);
     assert!(layered.archive(&agent, SHARD, ours, EVERYTHING).await.is_err());
     assert!(layered.claim(&agent, SHARD, theirs).await.is_ok());

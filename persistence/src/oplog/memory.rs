@@ -115,7 +115,8 @@ impl Oplog {
         if self.next() != append.expected {
             return Err(Error::IndexConflict { expected: append.expected, found: self.next() });
         }
-        if let Some(key) = append.entries.iter().filter_map(|e| e.key.as_ref()).find(|key| self.keys.contains_key(*key)) {
+        if let Some(key) = append.entries.iter().filter_map(|e| e.key.as_ref()).find(|key| self.keys.contains_key(*key))
+        {
             return Err(key_taken(key));
         }
         for (entry, at) in append.entries.iter().zip(append.expected.0..) {
@@ -286,10 +287,8 @@ impl OplogStore for MemoryOplogStore {
     }
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
-        self.perform(Call::Read, |oplogs| {
-            open(oplogs, agent, writer)?.page(from, limit).primary_only(agent, from)
-        })
-        .await
+        self.perform(Call::Read, |oplogs| open(oplogs, agent, writer)?.page(from, limit).primary_only(agent, from))
+            .await
     }
 
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {

@@ -47,7 +47,9 @@ impl Cache {
     }
 
     pub fn keep(&self, agent: &AgentId, entries: &Entries) {
-        let size = |entry: &Entry| size_of::<Entry>() + entry.entry.body.len() + entry.entry.key.as_ref().map_or(0, String::len);
+        let size = |entry: &Entry| {
+            size_of::<Entry>() + entry.entry.body.len() + entry.entry.key.as_ref().map_or(0, String::len)
+        };
         let bytes = entries.iter().map(size).sum();
         if bytes > MAX_BYTES {
             return;

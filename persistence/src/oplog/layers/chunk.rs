@@ -13,7 +13,9 @@
 //! Each entry: kind (1: invocation, 2: snapshot), epoch (8), executor (16), length of the key (2; 0: none), key, length of the body (4),
 //! body. Numbers are big-endian. Decoding is total: any bytes are a chunk or an error that says what is wrong.
 
-use crate::oplog::{Entry, EntryIndex, EntryKind, MAX_BODY_BYTES, MAX_ENTRIES_PER_APPEND, MAX_KEY_BYTES, NewEntry, Writer};
+use crate::oplog::{
+    Entry, EntryIndex, EntryKind, MAX_BODY_BYTES, MAX_ENTRIES_PER_APPEND, MAX_KEY_BYTES, NewEntry, Writer,
+};
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch};
 use std::io::Read;
 use xxhash_rust::xxh3::Xxh3;
@@ -99,7 +101,11 @@ pub fn raw_length(entry: &NewEntry) -> usize {
 /// # Panics
 /// When an entry is beyond the bounds of [`crate::oplog::Append::check`], which every stored one keeps.
 #[must_use]
-pub fn encode<'a>(agent: &AgentId, first: EntryIndex, entries: impl IntoIterator<Item = (Writer, &'a NewEntry)>) -> Vec<u8> {
+pub fn encode<'a>(
+    agent: &AgentId,
+    first: EntryIndex,
+    entries: impl IntoIterator<Item = (Writer, &'a NewEntry)>,
+) -> Vec<u8> {
     let (mut raw, mut count) = (Vec::new(), 0_u32);
     for (writer, entry) in entries {
         put(&mut raw, writer, entry);
@@ -180,7 +186,10 @@ fn entries(first: EntryIndex, count: u32, mut raw: &[u8]) -> Result<Vec<Entry>, 
     }
     match raw.len() {
         0 => Ok(found),
-        left => Err(Error::Entry { at: first.0 + u64::from(count), what: format!("{left} bytes are left after the last entry") }),
+        left => Err(Error::Entry {
+            at: first.0 + u64::from(count),
+            what: format!("{left} bytes are left after the last entry"),
+        }),
     }
 }
 

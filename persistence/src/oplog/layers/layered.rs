@@ -156,7 +156,8 @@ async fn encoded(agent: &AgentId, first: EntryIndex, entries: Vec<(Writer, NewEn
 impl Archive for Layered {
     async fn archive(&self, agent: &AgentId, shard: ShardId, writer: Writer, upto: Upto) -> Result<Moved, Error> {
         let (oldest, left) = self.oldest(agent, writer, upto).await?;
-        let Some((first, last)) = oldest.first().zip(oldest.last()).map(|(first, last)| (first.index, last.index)) else {
+        let Some((first, last)) = oldest.first().zip(oldest.last()).map(|(first, last)| (first.index, last.index))
+        else {
             return Ok(Moved { left, ..Moved::default() });
         };
         let raw = oldest.iter().map(|entry| chunk::raw_length(&entry.entry) as u64).sum();

@@ -138,7 +138,11 @@ pub trait ChunkStore: OplogStore {
 impl Page {
     /// The entries, if none of those asked for is in the archive layer.
     pub(super) fn primary_only(self, agent: &AgentId, from: EntryIndex) -> Result<Vec<Entry>, Error> {
-        if from.max(self.first) < self.primary_from { Err(archived(agent, self.primary_from)) } else { Ok(self.entries) }
+        if from.max(self.first) < self.primary_from {
+            Err(archived(agent, self.primary_from))
+        } else {
+            Ok(self.entries)
+        }
     }
 }
 
@@ -174,7 +178,10 @@ pub(super) async fn moved_before(
 
 /// What a store answers by itself where entries of the archive layer would be needed.
 fn archived(agent: &AgentId, primary_from: EntryIndex) -> Error {
-    Error::Invalid(format!("entries of {agent} before {} are in the archive layer: read them through it", primary_from.0))
+    Error::Invalid(format!(
+        "entries of {agent} before {} are in the archive layer: read them through it",
+        primary_from.0
+    ))
 }
 
 /// The bounds of a chunk that is to be moved, checked before storage is touched.

@@ -148,7 +148,6 @@ impl ObjectName {
         // One spelling each: what is deleted is what was listed.
         (name.to_string() == text).then_some(name)
     }
-
 }
 
 impl ObjectPath {
@@ -195,7 +194,9 @@ mod tests {
     #[test]
     fn a_path_says_whose_object_it_is_however_long_the_id() {
         let long = format!("counter/{}", "ü/".repeat(160));
-        for id in ["counter/a", "counter/A.b_c-d", "counter/a b/ü=2f", "kv/+x", &long, &format!("c/{}", "x".repeat(510))] {
+        for id in
+            ["counter/a", "counter/A.b_c-d", "counter/a b/ü=2f", "kv/+x", &long, &format!("c/{}", "x".repeat(510))]
+        {
             let path = ObjectPath { shard: ShardId(7), agent: AgentId::new(id).unwrap(), name: name(1, 5, 7) };
             let text = path.to_string();
             assert!(text.len() < 900 && text.split('/').all(|part| (1..=201).contains(&part.len())), "{text}");
@@ -203,7 +204,9 @@ mod tests {
         }
         let path = ObjectPath { shard: ShardId(7), agent: AgentId::new("counter/a b").unwrap(), name: name(1, 5, 7) };
         assert!(path.to_string().starts_with("7/counter=2fa=20b/0000000000000000001-"), "{path}");
-        for other in ["07/counter=2fa/", "7/counter=2Fa/", "7/counter=2/", "7/counter/", "7/", "/", "x/counter=2fa/", "7/+%/"] {
+        for other in
+            ["07/counter=2fa/", "7/counter=2Fa/", "7/counter=2/", "7/counter/", "7/", "/", "x/counter=2fa/", "7/+%/"]
+        {
             assert_eq!(ObjectPath::parse(&format!("{other}{}", path.name)), None, "{other}");
         }
     }

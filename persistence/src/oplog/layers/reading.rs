@@ -83,7 +83,12 @@ impl Layered {
         Err(Error::Corrupt { place: format!("{agent} entry {}", at.0), what })
     }
 
-    pub(super) async fn find_through(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
+    pub(super) async fn find_through(
+        &self,
+        agent: &AgentId,
+        writer: Writer,
+        key: &str,
+    ) -> Result<Option<Entry>, Error> {
         let at = match self.store.look_up(agent, writer, key).await? {
             None => return Ok(None),
             Some(Found::Entry(entry)) => return Ok(Some(entry)),
@@ -116,7 +121,8 @@ impl Layered {
         let place = format!("chunk {}..={} of {agent}{object}", first.0, last.0);
         let whose = agent.clone();
         let decoded = tokio::task::spawn_blocking(move || chunk::decode(&whose, (first, last), &bytes)).await;
-        let decoded = decoded.map_err(|error| Error::Unavailable(format!("{place}: it could not be decompressed: {error}")))?;
+        let decoded =
+            decoded.map_err(|error| Error::Unavailable(format!("{place}: it could not be decompressed: {error}")))?;
         let entries: Entries = decoded.map_err(|error| Error::Corrupt { place, what: error.to_string() })?.into();
         self.cache.keep(agent, &entries);
         Ok(Arc::clone(&entries))
@@ -131,7 +137,9 @@ impl Layered {
         // Not there may be a folder that is not mounted as well as an object that somebody deleted: waiting may mend it.
         blobs.get(path).await?.ok_or_else(|| {
             let place = blobs.place();
-            Error::Unavailable(format!("archive {place}: object {path:?} of {agent} is not there; is the archive the one that it was?"))
+            Error::Unavailable(format!(
+                "archive {place}: object {path:?} of {agent} is not there; is the archive the one that it was?"
+            ))
         })
     }
 }

@@ -1,9 +1,7 @@
 //! The archive layer of oplogs in memory.
 
 use super::{Call, MemoryOplogStore, Oplog, open};
-use crate::oplog::layers::{
-    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move,
-};
+use crate::oplog::layers::{Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move};
 use crate::oplog::{EntryIndex, Error, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
@@ -62,7 +60,12 @@ impl ChunkStore for MemoryOplogStore {
             Ok(oplogs.get(agent).map(|oplog| Listing {
                 writer: oplog.writer,
                 primary_from: EntryIndex(oplog.primary_from()),
-                chunks: oplog.chunks.iter().filter(|chunk| (first..=last).contains(&chunk.first)).map(Chunk::listed).collect(),
+                chunks: oplog
+                    .chunks
+                    .iter()
+                    .filter(|chunk| (first..=last).contains(&chunk.first))
+                    .map(Chunk::listed)
+                    .collect(),
             }))
         })
         .await

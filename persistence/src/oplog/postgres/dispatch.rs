@@ -9,7 +9,7 @@ use super::sessions::Sessions;
 use super::{Counters, Settings};
 use crate::cluster::postgres::error::Failed;
 use crate::oplog::call::Call;
-use crate::oplog::{Claimed, Error, key_taken};
+use crate::oplog::{Claimed, EntryIndex, Error, key_taken};
 use leasehold_model::AgentId;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -349,6 +349,7 @@ fn verdict(call: &Call, standing: Option<Standing>) -> Option<Error> {
         }
         Call::Append(append) => (append.writer, true),
         Call::Suspend { writer, .. } => (*writer, true),
+        Call::MoveOut { writer, .. } => (*writer, true),
         Call::Delete { writer, .. } => (*writer, false),
     };
     let Some(standing) = standing else { return Some(Error::Fenced { recorded: None, offered }) };
@@ -365,6 +366,14 @@ fn verdict(call: &Call, standing: Option<Standing>) -> Option<Error> {
         Call::Delete { expected, .. } if !standing.deleted && *expected != standing.next => {
             Some(Error::IndexConflict { expected: *expected, found: standing.next })
         }
-        Call::Append(_) | Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
+        Call::MoveOut { chunk, .. } if chunk.first != standing.primary_from => {
+            Some(Error::IndexConflict { expected: chunk.first, found: standing.primary_from })
+        }
+        Call::MoveOut { chunk, .. } if chunk.last >= standing.next => {
+            Some(Error::IndexConflict { expected: EntryIndex(chunk.last.0.saturating_add(1)), found: standing.next })
+        }
+        Call::Append(_) | Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => {
+            None
+        }
     }
 }

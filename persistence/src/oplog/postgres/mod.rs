@@ -19,6 +19,7 @@
 //! commit. A pooler in transaction mode is refused at the opening.
 
 mod audit;
+mod chunks;
 mod dispatch;
 mod error;
 mod rows;
@@ -28,7 +29,8 @@ mod sessions;
 pub use audit::PostgresAudit;
 
 use super::call::Call;
-use super::{Append, Claimed, Entry, EntryIndex, Error, Gate, OplogStore, Warning, Writer, check_writer, signed};
+use super::layers::ChunkStore;
+use super::{Append, Claimed, Entry, EntryIndex, Error, Gate, OplogStore, Warning, Writer, check_writer};
 use crate::cluster::postgres::error::Failed;
 use async_trait::async_trait;
 use dispatch::{Carrier, Job};
@@ -216,21 +218,12 @@ impl OplogStore for PostgresOplogStore {
     }
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
-        let asked = sqlx::query(rows::READ).bind(self.cluster).bind(agent.as_str().to_owned());
-        // A limit of 0 would hide the record too.
-        let rows = self.rows(asked.bind(signed(from.0)).bind(i64::from(limit.max(1)))).await?;
-        let place = rows::at_oplog(self.place(), agent);
-        self.counted(rows::admitted(&rows, writer, &place))?;
-        let entries = rows.iter().take(limit as usize).filter_map(|row| rows::entry_if_any(row, &place).transpose());
-        entries.collect()
+        self.page(agent, writer, from, limit).await?.primary_only(agent, from)
     }
 
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
-        let asked = sqlx::query(rows::FIND).bind(self.cluster).bind(agent.as_str().to_owned()).bind(key.to_owned());
-        let rows = self.rows(asked).await?;
-        let place = rows::at_oplog(self.place(), agent);
-        self.counted(rows::admitted(&rows, writer, &place))?;
-        rows.first().map_or(Ok(None), |row| rows::entry_if_any(row, &place))
+        let found = self.look_up(agent, writer, key).await?;
+        found.map(|found| found.primary_only(agent)).transpose()
     }
 
     async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {

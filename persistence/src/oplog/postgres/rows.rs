@@ -8,6 +8,7 @@
 
 use super::error::{corrupt, of_driver};
 use crate::oplog::call::Call;
+use crate::oplog::layers::{Chunk, Content};
 use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, NewEntry, Writer};
 use crate::oplog::{Error, signed};
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
@@ -25,6 +26,9 @@ const RUNNING_STATE: i16 = 1;
 /// Entries of deleted lives that one statement removes.
 const PURGED_AT_ONCE: i64 = 4096;
 
+/// Chunks of deleted lives that one statement removes.
+const CHUNKS_PURGED_AT_ONCE: i64 = 64;
+
 /// What a batch does: each is a statement of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -32,6 +36,7 @@ pub(super) enum Kind {
     Append,
     Delete,
     Suspend,
+    MoveOut,
 }
 
 impl Kind {
@@ -41,6 +46,7 @@ impl Kind {
             Call::Append(_) => Self::Append,
             Call::Delete { .. } => Self::Delete,
             Call::Suspend { .. } => Self::Suspend,
+            Call::MoveOut { .. } => Self::MoveOut,
         }
     }
 }
@@ -188,7 +194,34 @@ const SUSPEND: &str = concat!(
     "SELECT number, id, base, next, snapshot FROM changed"
 );
 
-const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.next \
+/// The entries that a chunk takes.
+macro_rules! among_moved {
+    () => {
+        "e.oplog = ANY (ARRAY (SELECT id FROM moved)) \
+         AND e.idx BETWEEN (SELECT min(first) FROM moved) AND (SELECT max(last) FROM moved) \
+         AND e.oplog = m.id AND e.idx BETWEEN m.first AND m.last"
+    };
+}
+
+/// Lists the chunks of records whose primary layer begins with them and has them. Whoever moves entries has read them, so that this statement
+/// sees them too. (What bounds the entries twice looks superfluous: it makes the index lead to them, without a nested loop.)
+const MOVE: &str = concat!(
+    wanted!(", $5::bigint[], $6::bigint[], $7::text[], $8::bytea[]", "first, last, object, content,"),
+    changed!(
+        "primary_from = w.last + 1",
+        "r.epoch = w.epoch AND r.executor = w.executor AND r.state <> 2 \
+         AND greatest(r.base, r.primary_from) = w.first AND r.next > w.last"
+    ),
+    ", moved AS MATERIALIZED (SELECT c.id, w.first, w.last, w.object, w.content FROM changed c JOIN wanted w USING (number)), \
+     listed AS (INSERT INTO chunks (oplog, first, last, object, content) SELECT id, first, last, object, content FROM moved), \
+     removed AS (DELETE FROM entries e USING moved m WHERE ",
+    among_moved!(),
+    " AND e.key IS NULL), emptied AS (UPDATE entries e SET body = '' FROM moved m WHERE ",
+    among_moved!(),
+    " AND e.key IS NOT NULL) SELECT number, id, base, next, snapshot FROM changed"
+);
+
+const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.next, greatest(r.base, r.primary_from) AS primary_from \
      FROM UNNEST($2::text[]) WITH ORDINALITY AS w (agent, number) CROSS JOIN LATERAL \
      (SELECT * FROM records o WHERE o.cluster = $1 AND o.agent = w.agent COLLATE \"C\" OFFSET 0) r";
 
@@ -196,16 +229,21 @@ const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.n
 const PURGE: &str = "DELETE FROM entries WHERE oplog = $1 AND idx < (SELECT base FROM records WHERE id = $1) \
      AND idx <= (SELECT max(idx) FROM (SELECT idx FROM entries WHERE oplog = $1 ORDER BY idx LIMIT $2) oldest)";
 
+const PURGE_CHUNKS: &str = "DELETE FROM chunks WHERE oplog = $1 AND last < (SELECT base FROM records WHERE id = $1) \
+     AND last <= (SELECT max(last) FROM (SELECT last FROM chunks WHERE oplog = $1 ORDER BY last LIMIT $2) oldest)";
+
 /// The first of these keys that the oplog has.
 const TAKEN: &str = "SELECT e.key FROM entries e JOIN records r ON r.id = e.oplog WHERE e.oplog = $1 AND e.key = ANY ($2) AND e.idx >= r.base LIMIT 1";
 
 /// One statement sees one state: the record and the entries belong together.
 pub(super) const READ: &str = "SELECT r.epoch AS held_epoch, r.executor AS held_executor, r.state, \
+     r.base, greatest(r.base, r.primary_from) AS primary_from, \
      e.idx, e.epoch, e.executor, e.kind, e.key, e.body \
-     FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= greatest($3::bigint, r.base) \
+     FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= greatest($3::bigint, r.base, r.primary_from) \
      WHERE r.cluster = $1 AND r.agent = $2 ORDER BY e.idx LIMIT $4";
 
 pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, r.executor AS held_executor, r.state, \
+     greatest(r.base, r.primary_from) AS primary_from, \
      e.idx, e.epoch, e.executor, e.kind, e.key, e.body \
      FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.key = $3 AND e.idx >= r.base \
      WHERE r.cluster = $1 AND r.agent = $2";
@@ -236,6 +274,7 @@ pub(super) struct Standing {
     pub writer: Writer,
     pub deleted: bool,
     pub next: EntryIndex,
+    pub primary_from: EntryIndex,
 }
 
 /// Why a write, or its answer, is not one.
@@ -266,7 +305,8 @@ impl<'a> Callers<'a> {
             let (agent, writer) = match call {
                 Call::Claim { agent, writer, .. }
                 | Call::Delete { agent, writer, .. }
-                | Call::Suspend { agent, writer } => (agent, writer),
+                | Call::Suspend { agent, writer }
+                | Call::MoveOut { agent, writer, .. } => (agent, writer),
                 Call::Append(append) => (&append.agent, &append.writer),
             };
             callers.agents.push(agent.as_str());
@@ -295,6 +335,7 @@ pub(super) async fn write(
         },
         Kind::Delete => DELETE,
         Kind::Suspend => SUSPEND,
+        Kind::MoveOut => MOVE,
     };
     let ask = query(sql).bind(cluster).bind(agents).bind(epochs).bind(executors);
     let ask = match kind {
@@ -302,6 +343,7 @@ pub(super) async fn write(
         Kind::Append => bind_appends(ask, &calls.iter().filter_map(|call| append(call)).collect::<Vec<_>>()),
         Kind::Delete => ask.bind(calls.iter().map(|call| expected(call)).collect::<Vec<i64>>()),
         Kind::Suspend => ask,
+        Kind::MoveOut => bind_moves(ask, &calls.iter().filter_map(|call| moved(call)).collect::<Vec<_>>()),
     };
     let mut done = vec![None; calls.len()];
     // To the end of the answer, which comes after the commit; the rows alone come before it.
@@ -337,24 +379,46 @@ fn bind_appends<'a>(ask: Asked<'a>, appends: &[&'a Append]) -> Asked<'a> {
         .bind(entries.iter().map(|entry| entry.body.as_slice()).collect::<Vec<_>>())
 }
 
+fn bind_moves<'a>(ask: Asked<'a>, chunks: &[&'a Chunk]) -> Asked<'a> {
+    let object = |chunk: &&'a Chunk| match &chunk.content {
+        Content::Blob(path) => Some(path.as_str()),
+        Content::Inline(_) => None,
+    };
+    let content = |chunk: &&'a Chunk| match &chunk.content {
+        Content::Inline(bytes) => Some(bytes.as_slice()),
+        Content::Blob(_) => None,
+    };
+    ask.bind(chunks.iter().map(|chunk| signed(chunk.first.0)).collect::<Vec<_>>())
+        .bind(chunks.iter().map(|chunk| signed(chunk.last.0)).collect::<Vec<_>>())
+        .bind(chunks.iter().map(object).collect::<Vec<Option<&str>>>())
+        .bind(chunks.iter().map(content).collect::<Vec<Option<&[u8]>>>())
+}
+
+fn moved(call: &Call) -> Option<&Chunk> {
+    match call {
+        Call::MoveOut { chunk, .. } => Some(chunk),
+        Call::Append(_) | Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
+    }
+}
+
 fn append(call: &Call) -> Option<&Append> {
     match call {
         Call::Append(append) => Some(append),
-        Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
+        Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => None,
     }
 }
 
 fn shard(call: &Call) -> i64 {
     match call {
         Call::Claim { shard: ShardId(shard), .. } => i64::from(*shard),
-        Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } => 0,
+        Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => 0,
     }
 }
 
 fn expected(call: &Call) -> i64 {
     match call {
         Call::Append(Append { expected, .. }) | Call::Delete { expected, .. } => signed(expected.0),
-        Call::Claim { .. } | Call::Suspend { .. } => 0,
+        Call::Claim { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => 0,
     }
 }
 
@@ -393,6 +457,7 @@ pub(super) async fn standing(
                 writer: writer(&row, ("epoch", "executor"), &place)?,
                 deleted: state(&row, &place)? == DELETED,
                 next: index(get(&row, "next", &place)?, &place)?,
+                primary_from: index(get(&row, "primary_from", &place)?, &place)?,
             })
         };
         *into = Some(read().map_err(Broken::Corrupt)?);
@@ -413,15 +478,17 @@ pub(super) async fn taken_key(
 
 /// Removes some entries of deleted lives; whether there may be more.
 pub(super) async fn purge(connection: &mut PgConnection, oplog: i64) -> Result<bool, sqlx::Error> {
-    let done = query(PURGE).bind(oplog).bind(PURGED_AT_ONCE).execute(connection).await?;
-    Ok(i64::try_from(done.rows_affected()).is_ok_and(|count| count == PURGED_AT_ONCE))
+    let full = |rows: u64, limit: i64| i64::try_from(rows).is_ok_and(|count| count == limit);
+    let entries = query(PURGE).bind(oplog).bind(PURGED_AT_ONCE).execute(&mut *connection).await?.rows_affected();
+    let chunks = query(PURGE_CHUNKS).bind(oplog).bind(CHUNKS_PURGED_AT_ONCE).execute(connection).await?.rows_affected();
+    Ok(full(entries, PURGED_AT_ONCE) || full(chunks, CHUNKS_PURGED_AT_ONCE))
 }
 
 pub(super) fn at_oplog(place: &str, agent: &AgentId) -> String {
     format!("{place}: oplog {:?}", agent.as_str())
 }
 
-fn get<'r, T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>>(
+pub(super) fn get<'r, T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>>(
     row: &'r PgRow,
     column: &str,
     place: &str,
@@ -436,7 +503,7 @@ fn state(row: &PgRow, place: &str) -> Result<i16, Error> {
     }
 }
 
-fn index(value: i64, place: &str) -> Result<EntryIndex, Error> {
+pub(super) fn index(value: i64, place: &str) -> Result<EntryIndex, Error> {
     match u64::try_from(value) {
         Ok(index) if index > 0 => Ok(EntryIndex(index)),
         Ok(_) | Err(_) => Err(corrupt(place, format!("index {value}: 1 and more make sense"))),

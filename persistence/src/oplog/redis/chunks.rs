@@ -80,7 +80,8 @@ impl ChunkStore for RedisOplogStore {
         let [first, primary_from, entries @ ..] = told.as_slice() else {
             return Err(corrupt(&place, "a read was answered with nonsense"));
         };
-        let entries = entries.chunks_exact(2).map(|pair| decode(&pair[0], &pair[1], &place)).collect::<Result<_, _>>()?;
+        let entries =
+            entries.chunks_exact(2).map(|pair| decode(&pair[0], &pair[1], &place)).collect::<Result<_, _>>()?;
         Ok(Page { first: index(first, &place)?, primary_from: index(primary_from, &place)?, entries })
     }
 

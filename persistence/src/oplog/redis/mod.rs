@@ -29,8 +29,8 @@ mod values;
 
 pub use audit::RedisAudit;
 
-use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Warning, Writer, check_writer};
 use super::layers::ChunkStore;
+use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Warning, Writer, check_writer};
 use async_trait::async_trait;
 use leasehold_model::secret::without_password;
 use leasehold_model::{AgentId, ClusterName, InvalidValue, ShardId};

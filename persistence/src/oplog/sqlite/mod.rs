@@ -41,6 +41,7 @@
 //! stepped around is lost: nothing else may write to these files.
 
 mod audit;
+mod chunks;
 mod generation;
 mod rows;
 mod writer;
@@ -48,7 +49,8 @@ mod writer;
 pub use audit::SqliteAudit;
 
 use super::call::Call;
-use super::{Append, Claimed, Entry, EntryIndex, Error, OplogStore, Writer, check_writer, signed};
+use super::layers::ChunkStore;
+use super::{Append, Claimed, Entry, EntryIndex, Error, OplogStore, Writer, check_writer};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use generation::{Directory, Held, classify, is_busy};
@@ -268,20 +270,12 @@ impl OplogStore for SqliteOplogStore {
     }
 
     async fn read(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Vec<Entry>, Error> {
-        // A limit of 0 would hide the record too.
-        let values = arguments!(agent.as_str(), signed(from.0), i64::from(limit.max(1)));
-        let rows = self.rows(rows::READ, values).await?;
-        let place = rows::at_oplog(&self.place(), agent);
-        self.counted(rows::admitted(&rows, writer, &place))?;
-        let entries = rows.iter().take(limit as usize).filter_map(|row| rows::entry_if_any(row, &place).transpose());
-        entries.collect()
+        self.page(agent, writer, from, limit).await?.primary_only(agent, from)
     }
 
     async fn find(&self, agent: &AgentId, writer: Writer, key: &str) -> Result<Option<Entry>, Error> {
-        let rows = self.rows(rows::FIND, arguments!(agent.as_str(), key)).await?;
-        let place = rows::at_oplog(&self.place(), agent);
-        self.counted(rows::admitted(&rows, writer, &place))?;
-        rows.first().map_or(Ok(None), |row| rows::entry_if_any(row, &place))
+        let found = self.look_up(agent, writer, key).await?;
+        found.map(|found| found.primary_only(agent)).transpose()
     }
 
     async fn delete(&self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<(), Error> {

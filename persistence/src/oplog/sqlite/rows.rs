@@ -68,14 +68,17 @@ const SUSPEND: &str =
 const PURGE: &str = "DELETE FROM entries WHERE oplog = ?1 AND idx IN (SELECT e.idx FROM entries e JOIN records r ON r.id = e.oplog \
     WHERE e.oplog = ?1 AND e.idx < r.base ORDER BY e.idx LIMIT 4096)";
 
+const PURGE_CHUNKS: &str = "DELETE FROM chunks WHERE oplog = ?1 AND last IN (SELECT c.last FROM chunks c \
+    JOIN records r ON r.id = c.oplog WHERE c.oplog = ?1 AND c.last < r.base ORDER BY c.last LIMIT 64)";
+
 /// One statement sees one state: the record and the entries belong together.
 pub(super) const READ: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_executor, r.state, \
-    e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
-    LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base) LEFT JOIN writers w ON w.id = e.writer \
-    WHERE r.agent = ?1 ORDER BY e.idx LIMIT ?3";
+    r.base, max(r.base, r.primary_from) AS primary_from, e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
+    LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base, r.primary_from) \
+    LEFT JOIN writers w ON w.id = e.writer WHERE r.agent = ?1 ORDER BY e.idx LIMIT ?3";
 
 pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_executor, r.state, \
-    e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
+    r.base, max(r.base, r.primary_from) AS primary_from, e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
     LEFT JOIN entries e ON e.oplog = r.id AND e.key = ?2 AND e.idx >= r.base LEFT JOIN writers w ON w.id = e.writer \
     WHERE r.agent = ?1";
 
@@ -89,7 +92,7 @@ pub(super) const RECORDED: &str =
     "SELECT r.epoch, w.executor FROM records r LEFT JOIN writers w ON w.id = r.writer WHERE r.agent = ?";
 
 /// Where a refused call stands.
-enum Standing {
+pub(super) enum Standing {
     /// The record is the writer's and its oplog lives.
     Open {
         next: EntryIndex,
@@ -136,7 +139,11 @@ macro_rules! arguments {
 pub(super) use arguments;
 
 impl Rows<'_> {
-    async fn optional(&mut self, sql: &'static str, arguments: SqliteArguments) -> Result<Option<SqliteRow>, Error> {
+    pub(super) async fn optional(
+        &mut self,
+        sql: &'static str,
+        arguments: SqliteArguments,
+    ) -> Result<Option<SqliteRow>, Error> {
         let row = sqlx::query_with(sql, arguments).fetch_optional(&mut *self.link).await;
         row.map_err(|e| classify(self.place, &e))
     }
@@ -181,6 +188,9 @@ impl Rows<'_> {
         if base > 1 {
             let leftovers = "DELETE FROM entries WHERE oplog = ? AND idx < ?";
             let removed = sqlx::query(leftovers).bind(oplog).bind(base).execute(&mut *self.link).await;
+            removed.map_err(|e| classify(&place, &e))?;
+            let chunks = "DELETE FROM chunks WHERE oplog = ? AND last < ?";
+            let removed = sqlx::query(chunks).bind(oplog).bind(base).execute(&mut *self.link).await;
             removed.map_err(|e| classify(&place, &e))?;
         }
         let Some(extent) = self.optional(EXTENT, arguments!(oplog)).await? else { return Err(self.senseless(agent)) };
@@ -362,10 +372,12 @@ impl Rows<'_> {
     /// Removes some entries of deleted lives; whether there may be more.
     pub(super) async fn purge(&mut self, oplog: i64) -> Result<bool, Error> {
         let done = sqlx::query(PURGE).bind(oplog).execute(&mut *self.link).await;
-        Ok(done.map_err(|e| classify(self.place, &e))?.rows_affected() == 4096)
+        let more = done.map_err(|e| classify(self.place, &e))?.rows_affected() == 4096;
+        let done = sqlx::query(PURGE_CHUNKS).bind(oplog).execute(&mut *self.link).await;
+        Ok(more || done.map_err(|e| classify(self.place, &e))?.rows_affected() == 64)
     }
 
-    async fn standing(&mut self, agent: &AgentId, offered: Writer) -> Result<Standing, Error> {
+    pub(super) async fn standing(&mut self, agent: &AgentId, offered: Writer) -> Result<Standing, Error> {
         let Some(row) = self.optional(STANDING, arguments!(agent.as_str())).await? else {
             return Ok(Standing::Fenced(Error::Fenced { recorded: None, offered }));
         };
@@ -381,7 +393,7 @@ impl Rows<'_> {
     }
 
     /// The store refused what its own rows allow: somebody changed the schema or the rows under us.
-    fn senseless(&self, agent: &AgentId) -> Error {
+    pub(super) fn senseless(&self, agent: &AgentId) -> Error {
         let what = "refused a write that its record, index and keys allow".into();
         Error::Corrupt { place: at_oplog(self.place, agent), what }
     }
@@ -391,11 +403,11 @@ pub(super) fn at_oplog(place: &str, agent: &AgentId) -> String {
     format!("{place}: oplog {:?}", agent.as_str())
 }
 
-fn corrupt(place: &str, what: impl std::fmt::Display) -> Error {
+pub(super) fn corrupt(place: &str, what: impl std::fmt::Display) -> Error {
     Error::Corrupt { place: place.into(), what: what.to_string() }
 }
 
-fn integer(row: &SqliteRow, column: &str, place: &str) -> Result<i64, Error> {
+pub(super) fn integer(row: &SqliteRow, column: &str, place: &str) -> Result<i64, Error> {
     row.try_get(column).map_err(|e| corrupt(place, e))
 }
 
@@ -406,7 +418,7 @@ fn state(row: &SqliteRow, place: &str) -> Result<i64, Error> {
     }
 }
 
-fn index(value: i64, place: &str) -> Result<EntryIndex, Error> {
+pub(super) fn index(value: i64, place: &str) -> Result<EntryIndex, Error> {
     match u64::try_from(value) {
         Ok(index) if index > 0 => Ok(EntryIndex(index)),
         Ok(_) | Err(_) => Err(corrupt(place, format!("index {value}: 1 and more make sense"))),

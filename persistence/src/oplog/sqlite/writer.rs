@@ -6,6 +6,7 @@ use super::generation::{BUSY_TIMEOUT, Directory, Held, LONGEST_LOOK, classify, i
 use super::rows::{Addressed, Rows};
 use super::{Counters, Point};
 use crate::oplog::call::Call;
+use crate::oplog::layers::Chunk;
 use crate::oplog::{Claimed, EntryIndex, Error, Writer};
 use leasehold_model::{AgentId, ExecutorId, ShardId};
 use sqlx::sqlite::SqliteConnection;
@@ -345,6 +346,7 @@ impl WriterTask {
                     })
                 }
                 Call::Suspend { agent, writer } => link.suspend(agent, *writer).await,
+                Call::MoveOut { agent, writer, chunk } => link.move_out(agent, *writer, chunk).await,
             };
             pending.outcome = Some(individual(outcome)?);
         }
@@ -352,7 +354,7 @@ impl WriterTask {
             .iter()
             .filter_map(|(at, oplog, writer)| match &batch.get(*at)?.job.call {
                 Call::Append(append) => Some(Addressed { append, oplog: *oplog, writer: *writer }),
-                Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
+                Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => None,
             })
             .collect();
         let outcomes = link.rows().append(&addressed, fenced).await?;
@@ -482,6 +484,12 @@ impl Link {
     async fn suspend(&mut self, agent: &AgentId, writer: Writer) -> Result<Claimed, Error> {
         let id = self.writer(writer.executor).await?;
         self.rows().suspend(agent, writer, id).await?;
+        Ok(DONE)
+    }
+
+    async fn move_out(&mut self, agent: &AgentId, writer: Writer, chunk: &Chunk) -> Result<Claimed, Error> {
+        let id = self.writer(writer.executor).await?;
+        self.rows().move_out(agent, (writer, id), chunk).await?;
         Ok(DONE)
     }
 }
