@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use leasehold_harness::{Postgres, Redis};
 use leasehold_model::ClusterName;
 use leasehold_persistence::StoreUrl;
-use leasehold_persistence::oplog::audit::{self, Depth, Kind, OplogAudit, Options, Report, Rule, check};
+use leasehold_persistence::oplog::audit::{self, Depth, Kind, Layers, OplogAudit, Options, Report, Rule, check};
 use leasehold_persistence::oplog::{Append, EntryIndex, EntryKind, Error, NewEntry, OplogStore, Writer};
 use oplogs::{SHARD, agent, cluster, fill, keyed, one, writer};
 use sqlx::Connection;
@@ -164,7 +164,7 @@ on_every_backend! {
 }
 
 async fn checked(backend: &dyn Backend, options: &Options) -> Report {
-    check(&*backend.audit().await, options, &mut |_| ()).await.unwrap()
+    check(Layers::indexed(&*backend.audit().await), options, &mut |_| ()).await.unwrap()
 }
 
 /// `counter/a`: three entries of epoch 5, one of epoch 6.
@@ -192,7 +192,7 @@ async fn a_sound_store_is_proven_and_its_contents_are_counted(backend: &dyn Back
     let audit = backend.audit().await;
     assert_eq!(audit.count().await, Ok(4));
     let mut told = 0;
-    let report = check(&*audit, &Options::default(), &mut |_| told += 1).await.unwrap();
+    let report = check(Layers::indexed(&*audit), &Options::default(), &mut |_| told += 1).await.unwrap();
     assert!(report.proven(), "{report:#?}");
     let total = report.total;
     assert_eq!((total.oplogs, total.running, total.deleted), (3, 2, 1));

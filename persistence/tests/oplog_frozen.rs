@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
-use leasehold_persistence::oplog::audit::{self, Options, Report};
+use leasehold_persistence::oplog::audit::{self, Layers, Options, Report};
 use leasehold_persistence::oplog::sqlite::{Point, Settings, SqliteAudit};
 use leasehold_persistence::oplog::{
     Append, Entry, EntryIndex, EntryKind, Error, NewEntry, OplogStore, SqliteOplogStore, Writer,
@@ -35,7 +35,7 @@ fn settings() -> Settings {
 /// The generation that was read, and what was found in it.
 async fn verify(folder: impl AsRef<Path>) -> Result<(u64, Report), Error> {
     let store = SqliteAudit::open(folder).await?;
-    let report = audit::check(&store, &Options::default(), &mut |_| ()).await?;
+    let report = audit::check(Layers::indexed(&store), &Options::default(), &mut |_| ()).await?;
     Ok((store.generation().await, report))
 }
 

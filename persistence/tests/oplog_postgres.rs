@@ -437,13 +437,15 @@ async fn executors_that_start_at_once_on_an_empty_database_all_open_it() {
 }
 
 #[tokio::test]
-async fn tables_of_a_newer_build_are_refused() {
+async fn tables_of_another_build_are_refused() {
     let server = Postgres::start();
     drop(open(&server).await.unwrap());
-    server.sql("INSERT INTO leasehold_oplogs._sqlx_migrations VALUES (4711, 'of the future', now(), TRUE, '', 0)");
-    let error = refused(&server).await;
-    assert!(matches!(error, Error::Invalid(_)), "{error}");
-    says(&error, &["4711", "up to 1", "newer build"]);
+    for (version, told) in [(4711, ["up to 2", "newer build"]), (1, ["this build reads 2", "use the older build"])] {
+        server.sql(&format!("UPDATE leasehold_oplogs._sqlx_migrations SET version = {version}"));
+        let error = refused(&server).await;
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        says(&error, &[&format!("schema version {version}"), told[0], told[1]]);
+    }
 }
 
 #[tokio::test]

@@ -233,12 +233,15 @@ async fn settings_that_lose_what_was_acknowledged_are_warned_about() {
 }
 
 #[tokio::test]
-async fn a_store_that_a_newer_build_has_written_is_refused() {
+async fn a_store_that_another_build_has_written_is_refused() {
     let server = Redis::start();
-    server.command(&["SET", "leasehold:c:schema", "4711"]);
-    let error = refused(&server).await;
-    assert!(matches!(error, Error::Invalid(_)), "{error}");
-    says(&error, &["4711", "up to 1", "newer build"]);
+    for (version, told) in [("4711", ["up to 2", "newer build"]), ("1", ["this build reads 2", "use the older build"])]
+    {
+        server.command(&["SET", "leasehold:c:schema", version]);
+        let error = refused(&server).await;
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        says(&error, &[version, told[0], told[1]]);
+    }
     server.command(&["SET", "leasehold:c:schema", "x"]);
     says(&refused(&server).await, &["leasehold:c:schema is \"x\""]);
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
-use leasehold_persistence::oplog::audit::{Options, Report, check};
+use leasehold_persistence::oplog::audit::{Layers, Options, Report, check};
 use leasehold_persistence::oplog::sqlite::{Point, Settings, SqliteAudit};
 use leasehold_persistence::oplog::{
     Append, EntryIndex, EntryKind, Error, Gate, NewEntry, OplogStore, SqliteOplogStore, Writer,
@@ -47,7 +47,7 @@ async fn store(folder: &Path, settings: Settings) -> SqliteOplogStore {
 /// The generation that was read, and what was found in it.
 async fn verify(folder: impl AsRef<Path>) -> Result<(u64, Report), Error> {
     let store = SqliteAudit::open(folder).await?;
-    let report = check(&store, &Options::default(), &mut |_| ()).await?;
+    let report = check(Layers::indexed(&store), &Options::default(), &mut |_| ()).await?;
     Ok((store.generation().await, report))
 }
 
@@ -215,14 +215,16 @@ async fn a_path_that_is_no_directory_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_newer_builds_schema_is_refused() {
-    let folder = TempDir::new().unwrap();
-    drop(store(folder.path(), Settings::default()).await);
-    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-        VALUES (9999, 'of the future', 1, x'00', 0)";
-    meddle(folder.path(), newer).await;
-    let error = SqliteOplogStore::open(folder.path()).await.unwrap_err();
-    assert!(error.to_string().contains("9999"), "{error}");
+async fn another_builds_schema_is_refused() {
+    for (version, sql) in
+        [(9999, "UPDATE _sqlx_migrations SET version = 9999"), (1, "UPDATE _sqlx_migrations SET version = 1")]
+    {
+        let folder = TempDir::new().unwrap();
+        drop(store(folder.path(), Settings::default()).await);
+        meddle(folder.path(), sql).await;
+        let error = SqliteOplogStore::open(folder.path()).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("schema version {version}, this build reads 2: use the build")), "{error}");
+    }
 }
 
 /// Case 33 and worse: whatever is in the rows, it is told with its place and never taken for a value.

@@ -1,17 +1,21 @@
 //! Reads a store from outside the fence, and proves or refutes what the fence promises.
 //!
-//! An [`OplogAudit`] is one backend's way to its records and entries, without a claim and without a write;
-//! [`check`] has the rules, once for all of them. Executors may be at work meanwhile: each [`Page`] is one moment of the
+//! An [`OplogAudit`] is one backend's way to its records, entries and chunks, without a claim and without a write; a [`Reader`] goes
+//! through both layers; [`check`] has the rules, once for all of them. Executors may be at work meanwhile: each [`Page`] is one moment of the
 //! store, and the walk through an oplog begins again when the oplog is deleted, or its store replaced, under it.
 
 mod check;
+mod layers;
 mod open;
 mod report;
+mod walk;
 
 pub use check::{Options, check};
+pub use layers::{ChunkPart, Layers, Part, Reader, Unread};
 pub use open::open;
 pub use report::{Finding, Kind, Report, Rule, Usage};
 
+use super::layers::Chunk;
 use super::{Entry, EntryIndex, Error, Writer};
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ShardId};
@@ -40,6 +44,8 @@ pub struct Record {
     pub standing: Standing,
     /// The first index of the present life.
     pub base: EntryIndex,
+    /// Entries of this life before it are in the archive layer.
+    pub primary_from: EntryIndex,
     /// The next index, as a claim would be told.
     pub next: EntryIndex,
     /// The newest snapshot, as a claim would be told.
@@ -71,11 +77,24 @@ pub struct Damage {
 pub struct Page {
     /// Its record.
     pub record: Result<Record, Damage>,
-    /// Entries of the present life, ascending.
+    /// Entries of the primary layer, ascending.
     pub entries: Vec<Result<Read, Damage>>,
     /// Where the next page begins; `None`: this was the last one.
     pub more: Option<EntryIndex>,
     /// Which of the files that follow each other was read; 0 where there is but one.
+    pub source: u64,
+}
+
+/// A part of one oplog's list of chunks, all of it as of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkPage {
+    /// The first index of the present life.
+    pub base: EntryIndex,
+    /// Where the list ends.
+    pub primary_from: EntryIndex,
+    /// Chunks from the one that holds the index asked for on, ascending.
+    pub chunks: Vec<Result<Chunk, Damage>>,
+    /// See [`Page::source`].
     pub source: u64,
 }
 
@@ -112,11 +131,23 @@ pub trait OplogAudit: Send + Sync + 'static {
     /// As [`OplogAudit::faults`].
     async fn names(&self, after: Option<&str>, limit: u32) -> Result<Vec<String>, Error>;
 
-    /// A page of the oplog called `name` from index `from` on; `None` when there is none.
+    /// A page of the primary layer of the oplog called `name` from index `from` on; `None` when there is none.
     ///
     /// # Errors
     /// As [`OplogAudit::faults`]; what is wrong with the record or an entry is in the page.
     async fn page(&self, name: &str, from: EntryIndex, depth: Depth, limit: u32) -> Result<Option<Page>, Error>;
+
+    /// At most `limit` chunks of the oplog called `name`; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`OplogAudit::faults`]; what is wrong with a chunk's place in the list is in the page.
+    async fn chunks(&self, name: &str, from: EntryIndex, limit: u32) -> Result<Option<ChunkPage>, Error>;
+
+    /// Where the oplog called `name` finds each of these idempotency keys, in their order.
+    ///
+    /// # Errors
+    /// As [`OplogAudit::faults`].
+    async fn positions(&self, name: &str, keys: &[&str]) -> Result<Vec<Option<EntryIndex>>, Error>;
 
     /// Puts `to` into the record of `name` if it holds `found`; whether it did. Touches no entry.
     ///

@@ -10,7 +10,8 @@ pub const MAX_FINDINGS: usize = 100;
 /// What the fence promises of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// Indexes follow each other without a gap from the first of the life to the next that the record names.
+    /// Indexes follow each other without a gap from the first of the life to the next that the record names, in one layer each: the list of
+    /// chunks ends where the primary layer begins.
     Contiguous,
     /// Along an oplog epochs never fall: nobody wrote after a later owner had.
     EpochsNeverFall,
@@ -22,6 +23,8 @@ pub enum Rule {
     KeysUnique,
     /// The newest snapshot, where a recovery begins, is the one that the record names.
     NewestSnapshot,
+    /// The idempotency key of an archived entry still leads to it.
+    KeysFound,
     /// Everything stored can be read.
     Readable,
 }
@@ -37,6 +40,7 @@ impl Rule {
             Self::RecordNotBelow => "record-not-below",
             Self::KeysUnique => "keys-unique",
             Self::NewestSnapshot => "newest-snapshot",
+            Self::KeysFound => "keys-found",
             Self::Readable => "readable",
         }
     }
@@ -99,6 +103,12 @@ pub struct Usage {
     pub snapshots: u64,
     /// Bytes of the entries' bodies.
     pub bytes: u64,
+    /// Entries in the archive layer among them, also if their chunks cannot be read.
+    pub archived: u64,
+    /// Chunks that they are in.
+    pub chunks: u64,
+    /// Bytes of those chunks, as they are stored.
+    pub stored: u64,
 }
 
 impl Usage {
@@ -110,6 +120,9 @@ impl Usage {
         self.entries += other.entries;
         self.snapshots += other.snapshots;
         self.bytes = self.bytes.saturating_add(other.bytes);
+        self.archived += other.archived;
+        self.chunks += other.chunks;
+        self.stored = self.stored.saturating_add(other.stored);
     }
 }
 
@@ -126,6 +139,10 @@ pub struct Report {
     pub greatest_epoch: u64,
     /// Oplogs that changed again and again while they were read, so that nothing can be said of them.
     pub unsettled: Vec<String>,
+    /// The first hundred oplogs of which a part is in blob storage that was not to be had, with why: nothing can be said of that part.
+    pub unread: Vec<(String, String)>,
+    /// All of those oplogs.
+    pub left_unread: u64,
     /// The first hundred findings.
     pub findings: Vec<Finding>,
     /// All findings.
@@ -136,7 +153,7 @@ impl Report {
     /// Whether every oplog was read and nothing was found.
     #[must_use]
     pub const fn proven(&self) -> bool {
-        self.found == 0 && self.unsettled.is_empty()
+        self.found == 0 && self.unsettled.is_empty() && self.left_unread == 0
     }
 
     /// Oplogs looked at, deleted ones included.

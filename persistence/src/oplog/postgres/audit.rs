@@ -1,17 +1,19 @@
 //! The oplogs of a cluster, read without a fence.
 
+use super::chunks::chunk_if_any;
 use super::error::{corrupt, unusable, unwritten};
 use super::server::{Purpose, Server, newest_known_version, newest_version};
 use super::sessions::Sessions;
 use super::{Settings, rows};
 use crate::cluster::postgres::error::{Failed, refused};
-use crate::oplog::audit::{Damage, Depth, OplogAudit, Page, Read, Record, Standing};
+use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing};
 use crate::oplog::{EntryIndex, Error, Writer, signed};
 use async_trait::async_trait;
 use leasehold_model::{ClusterName, ShardId};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, query};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,22 +26,31 @@ const STATEMENT: Duration = Duration::from_secs(60);
 const CLUSTERS: &str = "SELECT id, name FROM clusters ORDER BY name";
 const COUNT: &str = "SELECT count(*) FROM records WHERE cluster = $1";
 const STRAY: &str = "SELECT count(*) FROM entries e WHERE NOT EXISTS (SELECT 1 FROM records r WHERE r.id = e.oplog)";
+const STRAY_CHUNKS: &str =
+    "SELECT count(*) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM records r WHERE r.id = c.oplog)";
 const NAMES: &str = "SELECT agent FROM records WHERE cluster = $1 AND agent > $2 ORDER BY agent LIMIT $3";
 
 /// One statement sees one state.
 macro_rules! page {
     ($body:literal) => {
         concat!(
-            "SELECT r.agent, r.shard, r.epoch AS held_epoch, r.executor AS held_executor, r.state, r.base, r.next, r.snapshot, \
+            "SELECT r.agent, r.shard, r.epoch AS held_epoch, r.executor AS held_executor, r.state, r.base, \
+             greatest(r.base, r.primary_from) AS primary_from, r.next, r.snapshot, \
              e.idx, e.epoch, e.executor, e.kind, e.key, octet_length(e.body)::bigint AS size, ",
             $body,
-            " AS body FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= greatest($3::bigint, r.base) \
+            " AS body FROM records r LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= greatest($3::bigint, r.base, r.primary_from) \
              WHERE r.cluster = $1 AND r.agent = $2 ORDER BY e.idx LIMIT $4"
         )
     };
 }
 const HEADS: &str = page!("''::bytea");
 const BODIES: &str = page!("e.body");
+
+const CHUNKS: &str = "SELECT r.base, greatest(r.base, r.primary_from) AS primary_from, c.first, c.last, c.object, c.content \
+    FROM records r LEFT JOIN chunks c ON c.oplog = r.id AND c.last >= greatest($3::bigint, r.base) \
+    WHERE r.cluster = $1 AND r.agent = $2 ORDER BY c.last LIMIT $4";
+const POSITIONS: &str = "SELECT e.key, e.idx FROM records r JOIN entries e ON e.oplog = r.id AND e.key = ANY ($3) AND e.idx >= r.base \
+    WHERE r.cluster = $1 AND r.agent = $2";
 
 const CLEAR: &str = "UPDATE records SET epoch = $3, executor = $4 \
     WHERE cluster = $1 AND agent = $2 AND epoch = $5 AND executor = $6 RETURNING id";
@@ -132,8 +143,14 @@ impl OplogAudit for PostgresAudit {
 
     /// Of all clusters in the database: an entry without a record is nobody's.
     async fn faults(&self) -> Result<Vec<String>, Error> {
-        let strays = self.number(query(STRAY)).await?;
-        Ok((strays > 0).then(|| format!("{strays} entries without a record")).into_iter().collect())
+        let mut faults = Vec::new();
+        for (what, asked) in [("entries", STRAY), ("chunks", STRAY_CHUNKS)] {
+            let strays = self.number(query(asked)).await?;
+            if strays > 0 {
+                faults.push(format!("{strays} {what} without a record"));
+            }
+        }
+        Ok(faults)
     }
 
     async fn count(&self) -> Result<u64, Error> {
@@ -167,6 +184,33 @@ impl OplogAudit for PostgresAudit {
         let full = rows.len() >= limit as usize;
         let more = last.filter(|_| full).map(|last| EntryIndex(last.saturating_add(1)));
         Ok(Some(Page { record, entries, more, source: 0 }))
+    }
+
+    async fn chunks(&self, name: &str, from: EntryIndex, limit: u32) -> Result<Option<ChunkPage>, Error> {
+        let asked = query(CHUNKS).bind(self.cluster).bind(name.to_owned()).bind(signed(from.0)).bind(i64::from(limit));
+        let rows = self.rows(asked).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let place = self.place();
+        let at = |column| rows::index(rows::get(first, column, &place)?, &place);
+        let (base, primary_from) = (at("base")?, at("primary_from")?);
+        let last = |row: &PgRow| row.try_get::<Option<i64>, _>("last").ok().flatten().unwrap_or(0).unsigned_abs();
+        let chunks = rows.iter().filter_map(|row| {
+            let chunk = chunk_if_any(row, &place).transpose()?;
+            Some(chunk.map_err(|error| Damage::entry(last(row), &error)))
+        });
+        Ok(Some(ChunkPage { base, primary_from, chunks: chunks.collect(), source: 0 }))
+    }
+
+    async fn positions(&self, name: &str, keys: &[&str]) -> Result<Vec<Option<EntryIndex>>, Error> {
+        let wanted: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
+        let rows = self.rows(query(POSITIONS).bind(self.cluster).bind(name.to_owned()).bind(wanted)).await?;
+        let place = self.place();
+        let found = rows.iter().map(|row| {
+            let key: String = rows::get(row, "key", &place)?;
+            Ok((key, rows::index(rows::get(row, "idx", &place)?, &place)?))
+        });
+        let found = found.collect::<Result<HashMap<_, _>, Error>>()?;
+        Ok(keys.iter().map(|key| found.get(*key).copied()).collect())
     }
 
     async fn clear(&self, name: &str, found: Writer, to: Writer) -> Result<bool, Error> {
@@ -208,6 +252,7 @@ fn record(row: &PgRow, place: &str) -> Result<Record, Error> {
         writer: rows::writer(row, ("held_epoch", "held_executor"), place)?,
         standing,
         base: index("base")?,
+        primary_from: index("primary_from")?,
         next: index("next")?,
         snapshot: snapshot.map(|at| EntryIndex(at.unsigned_abs())),
         faults: Vec::new(),

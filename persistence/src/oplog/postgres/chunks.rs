@@ -27,7 +27,8 @@ fn listed(row: &PgRow, place: &str) -> Result<Option<Listed>, Error> {
     Ok(Some(Listed { first, last, object: get(row, "object", place)? }))
 }
 
-fn chunk_if_any(row: &PgRow, place: &str) -> Result<Option<Chunk>, Error> {
+/// The chunk of a row; `None` when the record stands alone.
+pub(super) fn chunk_if_any(row: &PgRow, place: &str) -> Result<Option<Chunk>, Error> {
     let Some(Listed { first, last, object }) = listed(row, place)? else { return Ok(None) };
     let content = match object {
         Some(path) => Content::Blob(path),

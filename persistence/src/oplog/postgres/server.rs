@@ -132,12 +132,18 @@ impl Server {
         read.map_err(|failed| unwritten(&self.place, &failed))
     }
 
-    /// Makes the tables, unless they are there; refuses those of a newer build. Answers the cluster's number.
+    /// Makes the tables, unless they are there; refuses those of another build. Answers the cluster's number.
     pub async fn prepare(&self, connection: &mut PgConnection, cluster: &ClusterName) -> Result<i32, Error> {
         let newest = self.bounded(newest_version(connection)).await.map_err(|failed| self.refused(&failed))?;
         let known = newest_known(&MIGRATIONS);
         if newest > known {
             let why = format!("schema version {newest}, this build knows up to {known}: use a newer build");
+            return Err(unusable(&self.place, why));
+        }
+        if newest > 0 && newest < known {
+            let why = format!(
+                "schema version {newest}, an older build's, and this build reads {known}: use the older build, or name another database"
+            );
             return Err(unusable(&self.place, why));
         }
         if newest < known {

@@ -1,9 +1,10 @@
 //! The oplogs of a cluster, read without a fence by scripts that write nothing.
 
+use super::chunks::chunk;
 use super::link::{Effect, Link, Place};
 use super::values::{self, Answer, HEAD, corrupt, decode};
-use super::{Settings, epoch};
-use crate::oplog::audit::{Damage, Depth, OplogAudit, Page, Read, Record, Standing};
+use super::{MOST_EXACT, Settings, epoch};
+use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing};
 use crate::oplog::{EntryIndex, Error, MAX_KEY_BYTES, Writer};
 use async_trait::async_trait;
 use leasehold_model::secret::without_password;
@@ -33,11 +34,12 @@ found[8] = tostring(redis.call('HLEN', KEYS[2]))
 found[9] = tostring(redis.call('HLEN', KEYS[3]))
 found[10] = redis.call('ZSCORE', ARGV[4] .. found[3], ARGV[6]) and '1' or '0'
 found[11] = redis.call('ZSCORE', ARGV[5] .. found[3], ARGV[6]) and '1' or '0'
-local base, next = tonumber(found[5]), tonumber(found[6])
-if not (base and next) then found[12] = '' return found end
-local from = math.max(tonumber(ARGV[1]), base)
+found[12] = redis.call('HGET', KEYS[1], 'primary') or found[5]
+local primary, next = tonumber(found[12]), tonumber(found[6])
+if not (primary and next) then found[13] = '' return found end
+local from = math.max(tonumber(ARGV[1]), primary)
 local past = math.min(next, from + tonumber(ARGV[2]))
-found[12] = past < next and string.format('%.0f', past) or ''
+found[13] = past < next and string.format('%.0f', past) or ''
 while from < past do
     local fields = {}
     for i = from, math.min(past, from + 500) - 1 do fields[#fields + 1] = string.format('%.0f', i) end
@@ -50,6 +52,24 @@ while from < past do
         end
     end
     from = from + #fields
+end
+return found
+",
+    )
+});
+
+/// KEYS: record, chunks, their order. ARGV: an index that the first chunk holds or precedes, limit. Answers where the present life and the primary
+/// layer begin, and chunks; one whose bytes are gone has none.
+static CHUNKS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "
+local r = redis.call('HMGET', KEYS[1], 'base', 'primary')
+if not r[1] then return {} end
+local found = {r[1], r[2] or r[1]}
+for _, first in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], ARGV[1], '+inf', 'LIMIT', 0, ARGV[2])) do
+    found[#found + 1] = first
+    found[#found + 1] = redis.call('ZSCORE', KEYS[3], first)
+    found[#found + 1] = redis.call('HGET', KEYS[2], first) or ''
 end
 return found
 ",
@@ -184,13 +204,37 @@ impl OplogAudit for RedisAudit {
         call.arg(format!("{}running:", self.prefix)).arg(format!("{}suspended:", self.prefix)).arg(name);
         let place = format!("{}: oplog {name:?}", self.place.name);
         let told = self.link.call(Effect::Reads, &call, &place).await?;
-        let Some((head, rest)) = told.split_first_chunk::<12>() else {
+        let Some((head, rest)) = told.split_first_chunk::<13>() else {
             return if told.is_empty() { Ok(None) } else { Err(corrupt(&place, "a script answered nonsense")) };
         };
         let record = record(name, head, &place).map_err(|error| Damage::record(&error));
-        let more = (!head[11].is_empty()).then(|| values::index(&head[11], &place)).transpose()?;
+        let more = (!head[12].is_empty()).then(|| values::index(&head[12], &place)).transpose()?;
         let entries = rest.chunks_exact(3).map(|part| read(part, depth, &place)).collect();
         Ok(Some(Page { record, entries, more, source: 0 }))
+    }
+
+    async fn chunks(&self, name: &str, from: EntryIndex, limit: u32) -> Result<Option<ChunkPage>, Error> {
+        let mut call = CHUNKS.prepare_invoke();
+        call.key(self.key(name, "record")).key(self.key(name, "chunks")).key(self.key(name, "chunk-order"));
+        call.arg(from.0.min(MOST_EXACT)).arg(limit);
+        let place = format!("{}: oplog {name:?}", self.place.name);
+        let told = self.link.call(Effect::Reads, &call, &place).await?;
+        let [base, primary_from, listed @ ..] = told.as_slice() else { return Ok(None) };
+        let last = |part: &[Vec<u8>]| values::index(&part[1], &place).map_or(0, |last| last.0);
+        let chunks = listed.chunks_exact(3).map(|part| {
+            let chunk = chunk([&part[0], &part[1], &part[2]], &place);
+            chunk.map_err(|error| Damage::entry(last(part), &error))
+        });
+        let (base, primary_from) = (values::index(base, &place)?, values::index(primary_from, &place)?);
+        Ok(Some(ChunkPage { base, primary_from, chunks: chunks.collect(), source: 0 }))
+    }
+
+    async fn positions(&self, name: &str, keys: &[&str]) -> Result<Vec<Option<EntryIndex>>, Error> {
+        let mut ask = Cmd::new();
+        ask.arg("HMGET").arg(self.key(name, "keys")).arg(keys);
+        let place = format!("{}: oplog {name:?}", self.place.name);
+        let found: Vec<Option<Vec<u8>>> = self.link.read(&ask, &place).await?;
+        found.into_iter().map(|at| at.map(|at| values::index(&at, &place)).transpose()).collect()
     }
 
     async fn clear(&self, name: &str, found: Writer, to: Writer) -> Result<bool, Error> {
@@ -205,8 +249,8 @@ impl OplogAudit for RedisAudit {
     }
 }
 
-fn record(name: &str, told: &[Vec<u8>; 12], place: &str) -> Result<Record, Error> {
-    let [epoch, executor, shard, state, base, next, snapshot, entries, keys, running, suspended, _] = told;
+fn record(name: &str, told: &[Vec<u8>; 13], place: &str) -> Result<Record, Error> {
+    let [epoch, executor, shard, state, base, next, snapshot, entries, keys, running, suspended, primary, _] = told;
     let number = |text: &[u8], what: &str| {
         let read = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok());
         read.ok_or_else(|| corrupt(place, format!("{what} {:?} is no number", String::from_utf8_lossy(text))))
@@ -221,12 +265,13 @@ fn record(name: &str, told: &[Vec<u8>; 12], place: &str) -> Result<Record, Error
     let (base, next) = (values::index(base, place)?, values::index(next, place)?);
     let mut faults = Vec::new();
     let (entries, keys) = (number(entries, "count")?, number(keys, "count")?);
-    let expected = next.0.saturating_sub(base.0);
-    if entries != expected {
-        faults.push(format!("{entries} entries are stored where its record means {expected}"));
+    let primary_from = values::index(primary, place)?;
+    let (primary, all) = (next.0.saturating_sub(primary_from.0), next.0.saturating_sub(base.0));
+    if entries != primary {
+        faults.push(format!("{entries} entries are stored where its record means {primary}"));
     }
-    if keys > entries {
-        faults.push(format!("{keys} idempotency keys of {entries} entries"));
+    if keys > all {
+        faults.push(format!("{keys} idempotency keys of {all} entries"));
     }
     let listed = (running == b"1", suspended == b"1");
     if listed != (standing == Standing::Running, standing == Standing::Suspended) {
@@ -238,6 +283,7 @@ fn record(name: &str, told: &[Vec<u8>; 12], place: &str) -> Result<Record, Error
         writer: values::writer(epoch, executor, place)?,
         standing,
         base,
+        primary_from,
         next,
         snapshot: (!snapshot.is_empty()).then(|| values::index(snapshot, place)).transpose()?,
         faults,

@@ -20,7 +20,7 @@ fn stored(content: &Content) -> Vec<u8> {
 }
 
 /// First index, last index and content.
-fn chunk([first, last, stored]: [&[u8]; 3], place: &str) -> Result<Chunk, Error> {
+pub(super) fn chunk([first, last, stored]: [&[u8]; 3], place: &str) -> Result<Chunk, Error> {
     let (first, last) = (index(first, place)?, index(last, place)?);
     let content = match stored.split_first() {
         Some((b'i', bytes)) => Content::Inline(bytes.to_vec()),
@@ -46,7 +46,7 @@ impl RedisOplogStore {
         expected: EntryIndex,
     ) -> Result<Vec<Vec<u8>>, Error> {
         let mut call = self.prepare(script, agent, writer);
-        call.key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order")).key(self.place.schema.as_str());
+        call.key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order"));
         for arg in args {
             call.arg(arg);
         }

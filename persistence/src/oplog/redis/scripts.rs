@@ -128,15 +128,13 @@ for _, agent in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT',
 return found
 ";
 
-/// ARGV: first index, last, the one after, the chunk. KEYS: beside the usual ones the chunks, their order and the layout's version, which older
-/// builds refuse from now on.
+/// ARGV: first index, last, the one after, the chunk. KEYS: beside the usual ones the chunks and their order.
 const MOVE: &str = "
 if primary ~= ARGV[3] then return {'next', primary} end
 if tonumber(ARGV[4]) >= tonumber(r[4]) then return {'ok', 'short', r[4]} end
 redis.call('HSET', KEYS[1], 'primary', ARGV[5])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[6])
 redis.call('ZADD', KEYS[5], ARGV[4], ARGV[3])
-redis.call('SET', KEYS[6], '2')
 local from, past = tonumber(ARGV[3]), tonumber(ARGV[5])
 while from < past do
     local fields = {}

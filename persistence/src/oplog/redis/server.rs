@@ -8,11 +8,8 @@ use std::collections::HashMap;
 /// Errors inside scripts keep their codes from this version on.
 const OLDEST: u32 = 7;
 
-/// How the layout of keys is numbered; the first move into an archive layer makes it the next one, which builds without layers refuse.
-pub(super) const SCHEMA: u32 = 1;
-
-/// The layout with archive layers.
-const WITH_LAYERS: u32 = 2;
+/// How the layout of keys is numbered. Builds that know 1 only have no archive layer, and refuse this one.
+const SCHEMA: u32 = 2;
 
 /// Why a server is not used.
 pub(super) enum Unfit {
@@ -99,14 +96,17 @@ fn judge(get: &dyn Fn(&str) -> String) -> Result<Vec<Warning>, Unfit> {
     Ok(warnings)
 }
 
-/// Notes the layout's version, or refuses a newer build's.
+/// Notes the layout's version, or refuses another build's.
 pub(super) async fn schema(connection: &mut MultiplexedConnection, key: &str) -> Result<(), Unfit> {
     let set = Cmd::new().arg("SET").arg(key).arg(SCHEMA).arg("NX").query_async::<()>(connection).await;
     let found: Option<String> = Cmd::new().arg("GET").arg(key).query_async(connection).await?;
     match found.map(|text| (text.parse::<u32>(), text)) {
-        Some((Ok(SCHEMA | WITH_LAYERS), _)) => Ok(()),
-        Some((Ok(newer), _)) if newer > WITH_LAYERS => Err(Unfit::Never(format!(
-            "key {key} says schema version {newer}, this build knows up to {WITH_LAYERS}: use a newer build"
+        Some((Ok(SCHEMA), _)) => Ok(()),
+        Some((Ok(newer), _)) if newer > SCHEMA => Err(Unfit::Never(format!(
+            "key {key} says schema version {newer}, this build knows up to {SCHEMA}: use a newer build"
+        ))),
+        Some((Ok(older), _)) if older > 0 => Err(Unfit::Never(format!(
+            "key {key} says schema version {older}, an older build's, and this build reads {SCHEMA}: use the older build, or name another database of the server"
         ))),
         Some((_, text)) => Err(Unfit::Never(format!("key {key} is {text:?}, which is no version of this store"))),
         // Full, or without a disk: it was not set, and says why.

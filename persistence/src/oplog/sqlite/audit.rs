@@ -1,14 +1,16 @@
 //! The newest complete generation, read without a fence. It makes no generation and steps around nobody.
 
 use super::Settings;
+use super::chunks::chunk_if_any;
 use super::generation::{Directory, Held, classify, is_busy};
 use super::rows::{self, arguments};
-use crate::oplog::audit::{Damage, Depth, OplogAudit, Page, Read, Record, Standing};
+use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing};
 use crate::oplog::{Entry, EntryIndex, Error, Writer, signed};
 use async_trait::async_trait;
 use leasehold_model::ShardId;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -21,6 +23,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const NAMES: &str = "SELECT agent FROM records WHERE agent > ?1 ORDER BY agent LIMIT ?2";
 const COUNT: &str = "SELECT count(*) FROM records";
 const STRAY: &str = "SELECT count(*) FROM entries WHERE oplog NOT IN (SELECT id FROM records)";
+const STRAY_CHUNKS: &str = "SELECT count(*) FROM chunks WHERE oplog NOT IN (SELECT id FROM records)";
 const NEWEST_VERSION: &str = "SELECT max(version) FROM _sqlx_migrations";
 
 /// One statement sees one state. The next index and the newest snapshot are what a claim would find.
@@ -28,18 +31,23 @@ macro_rules! page {
     ($body:literal) => {
         concat!(
             "SELECT r.agent, r.shard, r.epoch AS held_epoch, h.executor AS held_executor, r.state, r.base, \
-             max(r.base, ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base)) AS next, \
+             max(r.base, r.primary_from) AS primary_from, max(r.base, ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base)) AS next, \
              (SELECT max(idx) FROM entries WHERE oplog = r.id AND kind = 2 AND idx >= r.base) AS snapshot, \
              e.idx, e.epoch, w.executor, e.kind, e.key, length(e.body) AS size, ",
             $body,
             " AS body FROM records r LEFT JOIN writers h ON h.id = r.writer \
-             LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base) LEFT JOIN writers w ON w.id = e.writer \
+             LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base, r.primary_from) LEFT JOIN writers w ON w.id = e.writer \
              WHERE r.agent = ?1 ORDER BY e.idx LIMIT ?3"
         )
     };
 }
 const HEADS: &str = page!("x''");
 const BODIES: &str = page!("e.body");
+
+const CHUNKS: &str = "SELECT r.base, max(r.base, r.primary_from) AS primary_from, c.first, c.last, c.object, c.content \
+    FROM records r LEFT JOIN chunks c ON c.oplog = r.id AND c.last >= max(?2, r.base) WHERE r.agent = ?1 ORDER BY c.last LIMIT ?3";
+const POSITIONS: &str = "SELECT e.key, e.idx FROM records r JOIN json_each(?2) w JOIN entries e ON e.oplog = r.id AND e.key = w.value \
+    WHERE r.agent = ?1 AND e.idx >= r.base";
 
 const ENTER: &str = "INSERT OR IGNORE INTO writers (executor) VALUES (?1)";
 const CLEAR: &str = "UPDATE records SET epoch = ?2, writer = (SELECT id FROM writers WHERE executor = ?3) \
@@ -161,9 +169,11 @@ impl OplogAudit for SqliteAudit {
         let told: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get::<String, _>(0)).collect();
         let told = told.map_err(|error| classify(&place, &error))?;
         let mut faults: Vec<_> = told.into_iter().filter(|told| told != "ok").collect();
-        let strays = self.number(STRAY).await?;
-        if strays > 0 {
-            faults.push(format!("{strays} entries without a record"));
+        for (what, asked) in [("entries", STRAY), ("chunks", STRAY_CHUNKS)] {
+            let strays = self.number(asked).await?;
+            if strays > 0 {
+                faults.push(format!("{strays} {what} without a record"));
+            }
         }
         Ok(faults)
     }
@@ -198,6 +208,32 @@ impl OplogAudit for SqliteAudit {
         let full = rows.len() >= limit as usize;
         let more = last.filter(|_| full).map(|last| EntryIndex(last.saturating_add(1)));
         Ok(Some(Page { record, entries, more, source }))
+    }
+
+    async fn chunks(&self, name: &str, from: EntryIndex, limit: u32) -> Result<Option<ChunkPage>, Error> {
+        let (rows, source) = self.rows(CHUNKS, arguments!(name, signed(from.0), i64::from(limit))).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let place = self.place();
+        let at = |column| rows::index(rows::integer(first, column, &place)?, &place);
+        let (base, primary_from) = (at("base")?, at("primary_from")?);
+        let last = |row: &SqliteRow| row.try_get::<Option<i64>, _>("last").ok().flatten().unwrap_or(0).unsigned_abs();
+        let chunks = rows.iter().filter_map(|row| {
+            let chunk = chunk_if_any(row, &place).transpose()?;
+            Some(chunk.map_err(|error| Damage::entry(last(row), &error)))
+        });
+        Ok(Some(ChunkPage { base, primary_from, chunks: chunks.collect(), source }))
+    }
+
+    async fn positions(&self, name: &str, keys: &[&str]) -> Result<Vec<Option<EntryIndex>>, Error> {
+        let wanted = serde_json::json!(keys).to_string();
+        let (rows, _) = self.rows(POSITIONS, arguments!(name, wanted)).await?;
+        let place = self.place();
+        let found = rows.iter().map(|row| {
+            let key: String = row.try_get("key").map_err(|error| classify(&place, &error))?;
+            Ok((key, rows::index(rows::integer(row, "idx", &place)?, &place)?))
+        });
+        let found = found.collect::<Result<HashMap<_, _>, Error>>()?;
+        Ok(keys.iter().map(|key| found.get(*key).copied()).collect())
     }
 
     async fn clear(&self, name: &str, found: Writer, to: Writer) -> Result<bool, Error> {
@@ -249,6 +285,7 @@ fn record(row: &SqliteRow, place: &str) -> Result<Record, Error> {
         writer: rows::writer(row, ("held_epoch", "held_executor"), place)?,
         standing,
         base: index("base")?,
+        primary_from: index("primary_from")?,
         next: index("next")?,
         snapshot: snapshot.map(|at| EntryIndex(at.unsigned_abs())),
         faults: Vec::new(),

@@ -324,12 +324,19 @@ impl Directory {
         link.map_err(|e| classify(&path.display().to_string(), &e))
     }
 
-    /// Refuses a store whose schema another build wrote, and brings an older one up to date.
+    /// Refuses a store whose schema another build wrote.
     pub(super) async fn migrate(&self, number: u64, link: &mut SqliteConnection) -> Result<(), Error> {
         let place = self.database(number).display().to_string();
         match migrations(link).await {
             Ok(()) => Ok(()),
             Err(sqlx::migrate::MigrateError::Execute(e)) => Err(classify(&place, &e)),
+            Err(sqlx::migrate::MigrateError::VersionMissing(found)) => {
+                let known = Self::newest_schema();
+                let what = format!(
+                    "schema version {found}, this build reads {known}: use the build that made it, or name another folder"
+                );
+                Err(Error::Unavailable(format!("{place}: {what}")))
+            }
             Err(e) => Err(Error::Unavailable(format!("{place}: schema: {e}"))),
         }
     }

@@ -340,6 +340,13 @@ impl Rows<'_> {
         Ok(stored.len() == append.entries.len() && stored.iter().zip(&append.entries).all(|(s, g)| ours(s, g)))
     }
 
+    /// Whether somebody has archived entries where this append was to stand: whose they are is told by reading through the layers.
+    pub(super) async fn archived(&mut self, append: &Append) -> Result<bool, Error> {
+        const ARCHIVED: &str = "SELECT 1 FROM records WHERE agent = ?1 AND base <= ?2 AND primary_from > ?2";
+        let values = arguments!(append.agent.as_str(), signed(append.expected.0));
+        Ok(self.optional(ARCHIVED, values).await?.is_some())
+    }
+
     /// F5: returns the oplog's number, for the purge.
     pub(super) async fn delete(
         &mut self,

@@ -7,7 +7,7 @@ use super::rows::{Addressed, Rows};
 use super::{Counters, Point};
 use crate::oplog::call::Call;
 use crate::oplog::layers::Chunk;
-use crate::oplog::{Claimed, EntryIndex, Error, Writer};
+use crate::oplog::{Append, Claimed, EntryIndex, Error, Writer};
 use leasehold_model::{AgentId, ExecutorId, ShardId};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
@@ -325,9 +325,8 @@ impl WriterTask {
         for (at, pending) in batch.iter_mut().enumerate() {
             let outcome = match &pending.job.call {
                 Call::Append(append) => {
-                    if pending.doubtful && link.rows().holds(append).await? {
-                        pending.outcome = Some(Ok(Claimed { next: append.end(), snapshot: None }));
-                    } else {
+                    pending.outcome = if pending.doubtful { link.copied(append).await? } else { None };
+                    if pending.outcome.is_none() {
                         pending.doubtful = false;
                         appends.push((
                             at,
@@ -479,6 +478,17 @@ impl Link {
     async fn delete(&mut self, agent: &AgentId, writer: Writer, expected: EntryIndex) -> Result<i64, Error> {
         let id = self.writer(writer.executor).await?;
         self.rows().delete(agent, (writer, id), expected).await
+    }
+
+    /// What became of an append that was committed to a generation that was not current any more; `None`: it is not in this one.
+    async fn copied(&mut self, append: &Append) -> Result<Option<Result<Claimed, Error>>, Error> {
+        if self.rows().archived(append).await? {
+            let agent = append.agent.as_str();
+            let what = format!("entries of {agent} were archived while the generation changed: read them back");
+            return Ok(Some(Err(Error::Unknown(format!("{}: {what}", self.place)))));
+        }
+        let held = self.rows().holds(append).await?;
+        Ok(held.then(|| Ok(Claimed { next: append.end(), snapshot: None })))
     }
 
     async fn suspend(&mut self, agent: &AgentId, writer: Writer) -> Result<Claimed, Error> {
