@@ -79,7 +79,7 @@ macro_rules! oplog_store_conformance {
 /// A shard for agents whose shard does not matter.
 pub(super) const SHARD: ShardId = ShardId(7);
 /// The longest that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The writer of `epoch` whose identity is `executor`.
 #[must_use]

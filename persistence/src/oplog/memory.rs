@@ -4,14 +4,17 @@
 //! faults and counters of its own. Time is tokio's, so that a paused clock drives the delays.
 
 mod chunks;
+mod fault;
+
+pub use fault::Fault;
+pub(crate) use fault::carried_out;
 
 use super::layers::{Chunk, Found, Page};
-use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, Gate, OplogStore, Writer, check_writer, key_taken};
+use super::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, OplogStore, Writer, check_writer, key_taken};
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ShardId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// The calls that a fault can be scripted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,25 +47,6 @@ pub enum Call {
     LookUp,
     /// [`super::layers::ChunkStore::listing`]
     Listing,
-}
-
-/// What happens to one call.
-#[derive(Debug, Clone)]
-pub enum Fault {
-    /// It takes this long before it is applied.
-    DelayBefore(Duration),
-    /// It is applied at once, its answer takes this long.
-    DelayAfter(Duration),
-    /// It is applied only once the gate is released.
-    HoldBefore(Gate),
-    /// It is applied at once, its answer waits for the gate.
-    HoldAfter(Gate),
-    /// It is not applied: `Unavailable`.
-    Refuse,
-    /// It is not applied: `Unknown`.
-    LoseRequest,
-    /// It is applied: `Unknown`.
-    LoseAnswer,
 }
 
 /// What a handle was asked and did.
@@ -199,24 +183,14 @@ impl MemoryOplogStore {
         change: impl FnOnce(&mut BTreeMap<AgentId, Oplog>) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let fault = self.arrive(call);
-        match &fault {
-            Some(Fault::Refuse) => return Err(Error::Unavailable("refused by the test's script".into())),
-            Some(Fault::LoseRequest) => return Err(Error::Unknown("the request was lost by the test's script".into())),
-            Some(Fault::DelayBefore(span)) => tokio::time::sleep(*span).await,
-            Some(Fault::HoldBefore(gate)) => gate.pass().await,
-            Some(Fault::DelayAfter(_) | Fault::HoldAfter(_) | Fault::LoseAnswer) | None => {}
-        }
-        let outcome = change(&mut lock(&self.oplogs));
-        if matches!(outcome, Err(Error::Fenced { .. })) {
-            lock(&self.script).counts.fenced += 1;
-        }
-        match &fault {
-            Some(Fault::LoseAnswer) => return Err(Error::Unknown("the answer was lost by the test's script".into())),
-            Some(Fault::DelayAfter(span)) => tokio::time::sleep(*span).await,
-            Some(Fault::HoldAfter(gate)) => gate.pass().await,
-            Some(Fault::Refuse | Fault::LoseRequest | Fault::DelayBefore(_) | Fault::HoldBefore(_)) | None => {}
-        }
-        outcome
+        let applied = async {
+            let outcome = change(&mut lock(&self.oplogs));
+            if matches!(outcome, Err(Error::Fenced { .. })) {
+                lock(&self.script).counts.fenced += 1;
+            }
+            outcome
+        };
+        carried_out(fault, applied).await
     }
 }
 

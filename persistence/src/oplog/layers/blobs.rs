@@ -2,7 +2,7 @@
 //! fenced or conditional.
 
 use crate::oplog::Error;
-use crate::oplog::memory::Fault;
+use crate::oplog::memory::{Fault, carried_out};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -105,20 +105,8 @@ impl MemoryBlobs {
         change: impl FnOnce(&mut BTreeMap<String, Vec<u8>>) -> T + Send,
     ) -> Result<T, Error> {
         let fault = self.arrive(call)?;
-        match &fault {
-            Some(Fault::Refuse | Fault::LoseRequest) => return Err(refused()),
-            Some(Fault::DelayBefore(span)) => tokio::time::sleep(*span).await,
-            Some(Fault::HoldBefore(gate)) => gate.pass().await,
-            Some(Fault::DelayAfter(_) | Fault::HoldAfter(_) | Fault::LoseAnswer) | None => {}
-        }
-        let outcome = change(&mut lock(&self.objects));
-        match &fault {
-            Some(Fault::LoseAnswer) => return Err(refused()),
-            Some(Fault::DelayAfter(span)) => tokio::time::sleep(*span).await,
-            Some(Fault::HoldAfter(gate)) => gate.pass().await,
-            Some(Fault::Refuse | Fault::LoseRequest | Fault::DelayBefore(_) | Fault::HoldBefore(_)) | None => {}
-        }
-        Ok(outcome)
+        // Blob storage knows no unknown outcome: nobody relies on what was not acknowledged.
+        carried_out(fault, async { Ok(change(&mut lock(&self.objects))) }).await.map_err(|_| refused())
     }
 }
 

@@ -29,7 +29,7 @@ impl Layered {
                 return Ok(page.entries);
             }
             let mut found = Vec::new();
-            if self.archived(agent, writer, (begin, &page), limit as usize, &mut found).await? {
+            if self.archived((agent, writer), (begin, &page), limit as usize, &mut found).await? {
                 let left = limit as usize - found.len();
                 found.extend(page.entries.into_iter().take(left));
                 return Ok(found);
@@ -41,8 +41,7 @@ impl Layered {
     /// Entries of the archive layer from `begin` on, up to the primary one or to `limit`. False: they belong to a life that is over.
     async fn archived(
         &self,
-        agent: &AgentId,
-        writer: Writer,
+        (agent, writer): (&AgentId, Writer),
         (begin, page): (EntryIndex, &Page),
         limit: usize,
         found: &mut Vec<Entry>,
