@@ -4,154 +4,17 @@
 #![allow(missing_docs, reason = "a test binary has no public items")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod backends;
 mod oplogs;
 
-use async_trait::async_trait;
-use leasehold_harness::{Postgres, Redis};
+use backends::{Backend, Change, checked, on_every_backend};
 use leasehold_model::ClusterName;
 use leasehold_persistence::StoreUrl;
-use leasehold_persistence::oplog::audit::{self, Depth, Kind, Layers, OplogAudit, Options, Report, Rule, check};
+use leasehold_persistence::oplog::audit::{self, Depth, Kind, Layers, Options, Rule, check};
 use leasehold_persistence::oplog::{Append, EntryIndex, EntryKind, Error, NewEntry, OplogStore, Writer};
 use oplogs::{SHARD, agent, cluster, fill, keyed, one, writer};
-use sqlx::Connection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tempfile::TempDir;
-
-/// Damage that the fence never does.
-#[derive(Debug, Clone, Copy)]
-enum Harm {
-    /// The third entry goes.
-    Gap,
-    /// The last entry is of an epoch before that of the others.
-    Stale,
-    /// The second entry is of another writer of its epoch.
-    Rival,
-    /// The record falls below what is written.
-    Record,
-    /// The second entry cannot be read.
-    Nonsense,
-}
-
-/// A backend under test.
-#[async_trait]
-trait Backend: Send + Sync {
-    fn url(&self) -> StoreUrl;
-    /// Does `harm` to the oplog `counter/a`.
-    async fn harm(&self, harm: Harm);
-
-    async fn store(&self) -> Arc<dyn OplogStore> {
-        leasehold_persistence::oplog::open(&self.url(), &cluster(), Duration::from_secs(1)).await.unwrap().store
-    }
-
-    async fn audit(&self) -> Box<dyn OplogAudit> {
-        audit::open(&self.url(), &cluster()).await.unwrap()
-    }
-}
-
-struct Sqlite(TempDir);
-
-#[async_trait]
-impl Backend for Sqlite {
-    fn url(&self) -> StoreUrl {
-        StoreUrl::Sqlite(self.0.path().to_path_buf())
-    }
-
-    async fn harm(&self, harm: Harm) {
-        let options = SqliteConnectOptions::new().filename(self.0.path().join("gen-000001.db"));
-        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
-        let sql = match harm {
-            Harm::Gap => "DELETE FROM entries WHERE idx = 3",
-            Harm::Stale => "UPDATE entries SET epoch = 4 WHERE idx = 4",
-            Harm::Rival => {
-                "INSERT INTO writers (executor) VALUES (x'00000000000000000000000000000009'); \
-                 UPDATE entries SET writer = (SELECT max(id) FROM writers) WHERE idx = 2"
-            }
-            Harm::Record => "UPDATE records SET epoch = 2",
-            Harm::Nonsense => "PRAGMA ignore_check_constraints = ON; UPDATE entries SET kind = 9 WHERE idx = 2",
-        };
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
-        connection.close().await.unwrap();
-    }
-}
-
-#[async_trait]
-impl Backend for Postgres {
-    fn url(&self) -> StoreUrl {
-        StoreUrl::Postgres(Postgres::url(self))
-    }
-
-    async fn harm(&self, harm: Harm) {
-        self.sql(match harm {
-            Harm::Gap => "DELETE FROM leasehold_oplogs.entries WHERE idx = 3",
-            Harm::Stale => "UPDATE leasehold_oplogs.entries SET epoch = 4 WHERE idx = 4",
-            Harm::Rival => {
-                "UPDATE leasehold_oplogs.entries SET executor = '\\x00000000000000000000000000000009' WHERE idx = 2"
-            }
-            Harm::Record => "UPDATE leasehold_oplogs.records SET epoch = 2",
-            Harm::Nonsense => {
-                "ALTER TABLE leasehold_oplogs.entries DROP CONSTRAINT entries_kind_check; \
-                 UPDATE leasehold_oplogs.entries SET kind = 9 WHERE idx = 2"
-            }
-        });
-    }
-}
-
-/// An entry's bytes begin with format, kind, epoch (8, big-endian) and executor (16).
-fn change(server: &Redis, index: u8, at: usize, byte: u8) {
-    let script = format!(
-        "local v = redis.call('HGET', KEYS[1], '{index}') \
-         redis.call('HSET', KEYS[1], '{index}', string.sub(v, 1, {at}) .. string.char({byte}) .. string.sub(v, {}))",
-        at + 2
-    );
-    server.command(&["EVAL", &script, "1", "leasehold:c:{counter/a}:entries"]);
-}
-
-#[async_trait]
-impl Backend for Redis {
-    fn url(&self) -> StoreUrl {
-        StoreUrl::Redis(Redis::url(self))
-    }
-
-    async fn harm(&self, harm: Harm) {
-        match harm {
-            Harm::Gap => drop(self.command(&["HDEL", "leasehold:c:{counter/a}:entries", "3"])),
-            Harm::Stale => change(self, 4, 9, 4),
-            Harm::Rival => change(self, 2, 25, 9),
-            Harm::Record => {
-                drop(self.command(&["HSET", "leasehold:c:{counter/a}:record", "epoch", "0000000000000000002"]));
-            }
-            Harm::Nonsense => change(self, 2, 1, 9),
-        }
-    }
-}
-
-/// The same for every backend.
-macro_rules! on_every_backend {
-    ($($(#[$doc:meta])* $test:ident;)*) => {
-        $(
-            mod $test {
-                $(#[$doc])*
-                #[tokio::test]
-                async fn on_sqlite() {
-                    super::$test(&super::Sqlite(tempfile::TempDir::new().unwrap())).await;
-                }
-                $(#[$doc])*
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn on_postgresql() {
-                    super::$test(&leasehold_harness::Postgres::start()).await;
-                }
-                $(#[$doc])*
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn on_redis() {
-                    super::$test(&leasehold_harness::Redis::start()).await;
-                }
-            }
-        )*
-    };
-}
 
 on_every_backend! {
     a_sound_store_is_proven_and_its_contents_are_counted;
@@ -163,8 +26,79 @@ on_every_backend! {
     a_cluster_without_oplogs_is_refused_and_nothing_is_made;
 }
 
-async fn checked(backend: &dyn Backend, options: &Options) -> Report {
-    check(Layers::indexed(&*backend.audit().await), options, &mut |_| ()).await.unwrap()
+/// An entry's bytes begin with format, kind, epoch (8, big-endian) and executor (16).
+fn byte(index: u8, at: usize, byte: u8) -> Vec<String> {
+    let script = format!(
+        "local v = redis.call('HGET', KEYS[1], '{index}') \
+         redis.call('HSET', KEYS[1], '{index}', string.sub(v, 1, {at}) .. string.char({byte}) .. string.sub(v, {}))",
+        at + 2
+    );
+    ["EVAL", &script, "1", "leasehold:c:{counter/a}:entries"].map(str::to_owned).to_vec()
+}
+
+/// Damage that the fence never does, to the oplog `counter/a`; what is to be found, and where.
+fn harms() -> Vec<(Change, Rule, Option<u64>, Option<Writer>)> {
+    let entries = "leasehold:c:{counter/a}:entries";
+    let record = "leasehold:c:{counter/a}:record";
+    vec![
+        (
+            Change {
+                what: "the third entry goes",
+                sqlite: "DELETE FROM entries WHERE idx = 3",
+                postgres: "DELETE FROM entries WHERE idx = 3",
+                redis: Change::words(&["HDEL", entries, "3"]),
+            },
+            Rule::Contiguous,
+            Some(4),
+            Some(writer(6)),
+        ),
+        (
+            Change {
+                what: "the record falls below what is written",
+                sqlite: "UPDATE records SET epoch = 2",
+                postgres: "UPDATE records SET epoch = 2",
+                redis: Change::words(&["HSET", record, "epoch", "0000000000000000002"]),
+            },
+            Rule::RecordNotBelow,
+            Some(4),
+            Some(writer(6)),
+        ),
+        (
+            Change {
+                what: "the second entry is of another writer of its epoch",
+                sqlite: "INSERT INTO writers (executor) VALUES (x'00000000000000000000000000000009'); \
+                         UPDATE entries SET writer = (SELECT max(id) FROM writers) WHERE idx = 2",
+                postgres: "UPDATE entries SET executor = '\\x00000000000000000000000000000009' WHERE idx = 2",
+                redis: byte(2, 25, 9),
+            },
+            Rule::OneWriterPerEpoch,
+            Some(2),
+            None,
+        ),
+        (
+            Change {
+                what: "the last entry is of an epoch before that of the others",
+                sqlite: "UPDATE entries SET epoch = 4 WHERE idx = 4",
+                postgres: "UPDATE entries SET epoch = 4 WHERE idx = 4",
+                redis: byte(4, 9, 4),
+            },
+            Rule::EpochsNeverFall,
+            Some(4),
+            None,
+        ),
+        (
+            Change {
+                what: "the second entry cannot be read",
+                sqlite: "PRAGMA ignore_check_constraints = ON; UPDATE entries SET kind = 9 WHERE idx = 2",
+                postgres: "ALTER TABLE entries DROP CONSTRAINT entries_kind_check; \
+                           UPDATE entries SET kind = 9 WHERE idx = 2",
+                redis: byte(2, 1, 9),
+            },
+            Rule::Readable,
+            Some(2),
+            None,
+        ),
+    ]
 }
 
 /// `counter/a`: three entries of epoch 5, one of epoch 6.
@@ -211,27 +145,16 @@ async fn a_sound_store_is_proven_and_its_contents_are_counted(backend: &dyn Back
 async fn each_broken_promise_is_found_with_agent_index_and_writer(backend: &dyn Backend) {
     let store = backend.store().await;
     let a = agent("a");
-    for (life, (harm, rule, index, by)) in [
-        (Harm::Gap, Rule::Contiguous, Some(4), Some(writer(6))),
-        (Harm::Record, Rule::RecordNotBelow, Some(4), Some(writer(6))),
-        (Harm::Rival, Rule::OneWriterPerEpoch, Some(2), None),
-        (Harm::Stale, Rule::EpochsNeverFall, Some(4), None),
-        (Harm::Nonsense, Rule::Readable, Some(2), None),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        if life == 0 {
-            two_owners(&*store).await;
-        }
+    two_owners(&*store).await;
+    for (harm, rule, index, by) in harms() {
         let before = checked(backend, &Options::default()).await;
-        backend.harm(harm).await;
+        backend.suffer(&harm).await;
         let report = checked(backend, &Options::default()).await;
         let new: Vec<_> = report.findings.iter().filter(|finding| !before.findings.contains(finding)).collect();
         let found = new.iter().find(|finding| finding.rule == rule && finding.index == index);
-        let found = found.unwrap_or_else(|| panic!("{harm:?}: {report:#?}"));
-        assert_eq!(found.agent.as_deref(), Some(a.as_str()), "{harm:?}");
-        assert!(by.is_none() || found.writer == by, "{harm:?}: {found:?}");
+        let found = found.unwrap_or_else(|| panic!("{}: {report:#?}", harm.what));
+        assert_eq!(found.agent.as_deref(), Some(a.as_str()), "{}", harm.what);
+        assert!(by.is_none() || found.writer == by, "{}: {found:?}", harm.what);
         assert!(!report.proven());
     }
 }

@@ -1,6 +1,7 @@
 //! Opens the store that a URL names.
 
-use super::{Error, MemoryOplogStore, OplogStore, Warning};
+use super::layers::ChunkStore;
+use super::{Error, MemoryOplogStore, Warning};
 use crate::url::StoreUrl;
 use leasehold_model::ClusterName;
 use std::sync::Arc;
@@ -8,14 +9,14 @@ use std::time::Duration;
 
 /// A store, and what an operator should know of it.
 pub struct Opened {
-    /// The store.
-    pub store: Arc<dyn OplogStore>,
+    /// The store, which has an archive layer for whoever puts one in front ([`super::layers::Layered`]).
+    pub store: Arc<dyn ChunkStore>,
     /// Settings of the server that weaken what it promises.
     pub warnings: Vec<Warning>,
 }
 
 impl Opened {
-    fn sound(store: impl OplogStore) -> Self {
+    fn sound(store: impl ChunkStore) -> Self {
         Self { store: Arc::new(store), warnings: Vec::new() }
     }
 }
