@@ -8,6 +8,7 @@ use leasehold_model::AgentId;
 use leasehold_persistence::oplog::EntryIndex;
 use leasehold_persistence::oplog::audit::{Depth, Finding, Options, Report, check};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Oplogs that changed too often, as many as are named.
@@ -40,6 +41,9 @@ struct Shown<'a> {
     findings: Vec<ShownFinding<'a>>,
     /// Oplogs of which nothing can be said: they changed whenever they were read.
     unsettled: &'a [String],
+    /// Oplogs of which a part could not be read: their archive is in blob storage that is away; the first hundred.
+    unread: BTreeMap<&'a str, &'a str>,
+    left_unread: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +100,8 @@ pub(super) async fn run(args: CheckArgs, opened: &Opened) -> Result<Exit, Failur
         found: report.found,
         findings: report.findings.iter().map(ShownFinding::from).collect(),
         unsettled: &report.unsettled,
+        unread: report.unread.iter().map(|(agent, why)| (agent.as_str(), why.as_str())).collect(),
+        left_unread: report.left_unread,
     };
     show(&shown, json, || render(&report, &opened.store.place()))?;
     Ok(exit)
@@ -121,7 +127,7 @@ pub(super) async fn read(opened: &Opened, options: &Options) -> Result<Report, F
         some => some as u64,
     };
     let mut progress = Progress::start(count);
-    let report = check(&*opened.store, options, &mut |report| progress.show(report)).await;
+    let report = check(opened.layers(), options, &mut |report| progress.show(report)).await;
     progress.end();
     report.map_err(|error| opened.failed(&error))
 }
@@ -153,16 +159,28 @@ fn render(report: &Report, place: &str) -> String {
     lines.push(format!("oplogs    {} ({} running), and {} deleted", total.oplogs, total.running, total.deleted));
     let bytes = HumanBytes(total.bytes);
     lines.push(format!("entries   {} ({} snapshots), {bytes}", total.entries, total.snapshots));
+    if total.archived > 0 {
+        let (chunks, stored) = (total.chunks, HumanBytes(total.stored));
+        lines.push(format!("archived  {} of the entries, in {chunks} chunks of {stored}", total.archived));
+    }
     lines.push(format!("epochs    up to {}", report.greatest_epoch));
-    lines.push(match report.unsettled.as_slice() {
-        [] if report.found == 0 => {
-            "proven    indexes contiguous, epochs never fall, one writer per epoch, no entry above its record, keys unique".into()
-        }
-        _ if report.found > 0 => format!("refuted   {} findings", report.found),
+    lines.push(judged(report));
+    lines.join("\n")
+}
+
+fn judged(report: &Report) -> String {
+    if report.found > 0 {
+        return format!("refuted   {} findings", report.found);
+    }
+    if let Some((agent, why)) = report.unread.first() {
+        let count = report.left_unread;
+        return format!("undecided {count} oplogs have entries in an archive that could not be read ({agent}: {why})");
+    }
+    match report.unsettled.as_slice() {
+        [] => "proven    indexes contiguous, epochs never fall, one writer per epoch, no entry above its record, keys unique".into(),
         names => {
             let told = names[..names.len().min(NAMED)].join(", ");
             format!("undecided {} oplogs changed whenever they were read ({told}): try again", names.len())
         }
-    });
-    lines.join("\n")
+    }
 }

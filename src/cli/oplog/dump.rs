@@ -4,7 +4,7 @@ use super::{Opened, check};
 use crate::cli::{Exit, Failure, say};
 use leasehold_actors::executor::oplog_entry::Body;
 use leasehold_model::AgentId;
-use leasehold_persistence::oplog::audit::{Damage, Depth, Read};
+use leasehold_persistence::oplog::audit::{ChunkPart, Damage, Depth, Part, Read, Unread};
 use leasehold_persistence::oplog::{EntryIndex, EntryKind};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -34,35 +34,46 @@ pub(super) struct DumpArgs {
 pub(super) async fn run(args: DumpArgs, opened: &Opened) -> Result<Exit, Failure> {
     let DumpArgs { agent, from, limit } = args;
     check::exists(opened, agent.as_str()).await?;
-    let (mut next, mut left, mut life) = (EntryIndex(from), limit.unwrap_or(u64::MAX), None);
+    let (mut left, mut life) = (limit.unwrap_or(u64::MAX), None);
+    let mut reader = opened.layers().read(agent.as_str(), EntryIndex(from), Depth::Bodies);
     let mut exit = Exit::Fine;
     while left > 0 {
         let limit = u32::try_from(left).unwrap_or(PAGE).min(PAGE);
-        let page = opened.store.page(agent.as_str(), next, Depth::Bodies, limit).await;
-        let page = page.map_err(|error| opened.failed(&error))?;
-        let begun = page.as_ref().map(|page| (page.source, page.record.as_ref().ok().map(|record| record.base)));
-        let Some(page) = page.filter(|_| life.is_none() || life == begun) else {
+        let part = reader.part(limit).await.map_err(|error| opened.failed(&error))?;
+        let Some(part) = part.filter(|part| life.is_none_or(|life| life == part.life())) else {
             let why = format!("{}: {agent} was deleted, or its store replaced, while it was dumped", opened.named);
             return Err(Failure::new(Exit::TryAgain, why));
         };
-        life = begun;
-        if let Err(Damage { what, .. }) = &page.record {
+        life = Some(part.life());
+        if let Err(Damage { what, .. }) = &part.record {
             exit = Exit::Failed;
             drop(writeln!(io::stderr(), "the record of {agent} cannot be read: {what}"));
         }
-        for read in page.entries {
+        let last = part.more.is_none();
+        for read in lines(part).take(usize::try_from(left).unwrap_or(usize::MAX)) {
             if read.is_err() {
                 exit = Exit::Failed;
             }
             say(&line(read).to_string())?;
             left -= 1;
         }
-        match page.more {
-            Some(more) => next = more,
-            None => break,
+        if last {
+            break;
         }
     }
     Ok(exit)
+}
+
+/// Entries of either layer, and what cannot be read of them.
+fn lines(part: Part) -> impl Iterator<Item = Result<Read, Damage>> {
+    let archived = part.chunks.into_iter().flat_map(|chunk| match chunk {
+        Ok(ChunkPart { entries: Ok(entries), .. }) => entries.into_iter().map(Ok).collect(),
+        Ok(ChunkPart { first, entries: Err(Unread::Damaged(what) | Unread::Away(what)), .. }) => {
+            vec![Err(Damage { index: Some(first.0), what })]
+        }
+        Err(damage) => vec![Err(damage)],
+    });
+    archived.chain(part.seam.map(Err)).chain(part.entries)
 }
 
 fn line(read: Result<Read, Damage>) -> Value {

@@ -14,7 +14,9 @@ use crate::serve::store_url;
 use clap::Subcommand;
 use leasehold_config::ExecutorConfig;
 use leasehold_persistence::oplog::Error;
-use leasehold_persistence::oplog::audit::{self, OplogAudit};
+use leasehold_persistence::oplog::audit::{self, Layers, OplogAudit};
+use leasehold_persistence::oplog::layers::blobs::Blobs;
+use std::sync::Arc;
 
 /// Arguments of `oplog`.
 #[derive(Debug, Clone, clap::Args)]
@@ -41,11 +43,18 @@ enum OplogCommand {
 /// A store that was opened, and how its configuration names it.
 struct Opened {
     store: Box<dyn OplogAudit>,
+    /// Blob storage of the archive, if one is configured.
+    blobs: Option<Arc<dyn Blobs>>,
     named: String,
     config: ExecutorConfig,
 }
 
 impl Opened {
+    /// The store with its archive.
+    fn layers(&self) -> Layers<'_> {
+        Layers { store: &*self.store, blobs: self.blobs.as_deref() }
+    }
+
     /// What an error of the store means to a command.
     fn failed(&self, error: &Error) -> Failure {
         failed(&self.named, error)
@@ -74,7 +83,7 @@ pub(super) async fn run(args: OplogArgs, options: &ConfigOptions) -> Result<Exit
     let named = format!("oplog.url = {}", config.oplog.url);
     let store = audit::open(&store_url(&config.oplog.url), &config.cluster).await;
     let store = store.map_err(|error| failed(&named, &error))?;
-    let opened = Opened { store, named, config };
+    let opened = Opened { store, blobs: None, named, config };
     match command {
         OplogCommand::Check(args) => check::run(args, &opened).await,
         OplogCommand::Dump(args) => dump::run(args, &opened).await,

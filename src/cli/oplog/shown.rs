@@ -60,21 +60,24 @@ pub(super) struct Counted {
     entries: u64,
     snapshots: u64,
     bytes: u64,
+    /// Of the entries, and where they are.
+    archived: u64,
+    chunks: u64,
+    chunk_bytes: u64,
 }
 
 impl From<&Usage> for Counted {
     fn from(usage: &Usage) -> Self {
-        let Usage { oplogs, running, deleted, entries, snapshots, bytes } = *usage;
-        Self { oplogs, running, deleted, entries, snapshots, bytes }
+        let Usage { oplogs, running, deleted, entries, snapshots, bytes, archived, chunks, stored } = *usage;
+        Self { oplogs, running, deleted, entries, snapshots, bytes, archived, chunks, chunk_bytes: stored }
     }
 }
 
-pub(super) const HEADS: [&str; 6] = ["oplogs", "running", "deleted", "entries", "snapshots", "bytes"];
+pub(super) const HEADS: [&str; 7] = ["oplogs", "running", "deleted", "entries", "archived", "snapshots", "bytes"];
 
 /// The columns of [`HEADS`].
-pub(super) fn columns(usage: &Usage) -> [String; 6] {
-    let Usage { oplogs, running, deleted, entries, snapshots, bytes } = *usage;
-    let counts = [oplogs, running, deleted, entries, snapshots].map(|count| count.to_string());
-    let [oplogs, running, deleted, entries, snapshots] = counts;
-    [oplogs, running, deleted, entries, snapshots, HumanBytes(bytes).to_string()]
+pub(super) fn columns(usage: &Usage) -> [String; 7] {
+    let counts = [usage.oplogs, usage.running, usage.deleted, usage.entries, usage.archived, usage.snapshots];
+    let [oplogs, running, deleted, entries, archived, snapshots] = counts.map(|count| count.to_string());
+    [oplogs, running, deleted, entries, archived, snapshots, HumanBytes(usage.bytes).to_string()]
 }
