@@ -219,6 +219,7 @@ fn start_actors(
         fence: fence.clone(),
         clock: Arc::clone(&clock),
         store,
+        archiver: None,
         store_timeout: limits.store_timeout,
         metrics: metrics.clone(),
         pulse,

@@ -282,6 +282,7 @@ impl World {
             fence: fence.clone(),
             clock: Arc::clone(&shared),
             store: Arc::clone(&oplogs) as _,
+            archiver: None,
             store_timeout: limits.store_timeout,
             metrics: metrics.clone(),
             pulse,

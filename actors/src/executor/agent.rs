@@ -10,6 +10,7 @@
 
 use super::agent_core::{AgentCore, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
 use super::agent_type::{Admission, Question, Undecided};
+use super::archiver::Archiver;
 use super::message::{AgentFenced, AgentStopped, Pulse};
 use super::metrics::ExecutorMetrics;
 use super::oplog_health::{Line, StoreCall};
@@ -22,6 +23,7 @@ use leasehold_model::fence::{Admitted, Closed, Fence};
 use leasehold_model::{AgentId, CallError, ShardEpoch, ShardId, Tick};
 use leasehold_persistence::OplogStore;
 use leasehold_persistence::oplog::Error;
+use leasehold_persistence::oplog::layers::Upto;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -65,6 +67,8 @@ pub struct Surroundings {
     pub clock: SharedClock,
     /// Where oplogs live.
     pub store: Arc<dyn OplogStore>,
+    /// What moves entries of them to the archive layer, if that is wanted.
+    pub archiver: Option<Archiver>,
     /// Deadline of one store call.
     pub store_timeout: Duration,
     /// What is counted.
@@ -225,15 +229,15 @@ impl Agent {
                     ctx,
                 );
             }
+            Effect::Archive(upto) => self.archive(upto, ctx),
+            Effect::ArchiveLater(span) => Self::later(span, Event::ArchiveDue, ctx),
             Effect::Consult(question) => self.consult(question, ctx),
             Effect::DropConsultation => {
                 if let Some(consultation) = self.consultation.take() {
                     ctx.cancel_future(consultation);
                 }
             }
-            Effect::Wait(span) => {
-                ctx.run_later(span, |agent, ctx| agent.happen(Event::Woke, ctx));
-            }
+            Effect::Wait(span) => Self::later(span, Event::Woke, ctx),
             Effect::Answer(job, answer) => self.answer(job, answer),
             Effect::TellFenced(recorded) => self.tell_fenced(recorded),
             Effect::Replayed(entries) => {
@@ -245,6 +249,10 @@ impl Agent {
             }
             Effect::Stop => ctx.stop(),
         }
+    }
+
+    fn later(span: Duration, event: Event, ctx: &mut Context<Self>) {
+        ctx.run_later(span, move |agent, ctx| agent.happen(event, ctx));
     }
 
     fn answer(&mut self, job: JobId, answer: Result<Reply, CallError>) {
@@ -277,6 +285,17 @@ impl Agent {
             agent.happen(Event::Decided(answer), ctx);
         }));
         self.consultation = Some(handle);
+    }
+
+    /// Moves entries beside all else. Dropping what is spawned here leaves each entry in one of the layers.
+    fn archive(&self, upto: Upto, ctx: &mut Context<Self>) {
+        let Some(archiver) = self.around.archiver.clone() else { return };
+        let Identity { agent, shard, writer, .. } = self.identity.clone();
+        let moved = async move { archiver.archive((&agent, shard, writer), upto).await };
+        ctx.spawn(moved.into_actor(self).map(|moved, agent, ctx| {
+            agent.around.count_move((agent.identity.shard, &agent.identity.agent), &moved);
+            agent.happen(Event::Archived(moved), ctx);
+        }));
     }
 
     /// Every store call has a deadline.

@@ -14,11 +14,13 @@
 //! Two detours: a type that decides outside is in `Consulting` before it appends, and a deletion goes from `Claiming` or `Idle`
 //! through `Deleting` back to `Dormant`.
 
+mod archiving;
 mod deletion;
 mod ending;
 mod outside;
 
-pub use super::agent_event::{AgentLimits, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
+use super::agent_archive::Archiving;
+pub use super::agent_event::{AgentLimits, ArchivePolicy, Effect, Event, Identity, Job, JobId, Moment, Reply, Work};
 pub use super::agent_outcome::{APPEND_ATTEMPTS, OPEN_ATTEMPTS, READ_BACK_ATTEMPTS};
 use super::agent_outcome::{backoff, given_up, parse, retryable, stored};
 use super::agent_phase::{Closing, Consulting, Phase, Running};
@@ -58,6 +60,8 @@ pub struct AgentCore {
     conflicted: Option<JobId>,
     /// It was deleted here and nothing has begun a new life since.
     gone: bool,
+    /// What moves to the archive layer, and when.
+    archiving: Archiving,
     /// What the agent can see of the world at the event in hand.
     moment: Moment,
 }
@@ -84,6 +88,7 @@ impl AgentCore {
             attempts: 0,
             conflicted: None,
             gone: false,
+            archiving: Archiving::new(limits.archive),
             moment: Moment { now: Tick(0), gate: Err(Closed::NotReady) },
         }
     }
@@ -131,6 +136,11 @@ impl AgentCore {
                 self.phase = phase;
                 self.issue(out);
             }
+            (phase, Event::Archived(answer)) => self.archived(phase, answer, out),
+            (phase, Event::ArchiveDue) => {
+                self.phase = phase;
+                self.archiving.woke();
+            }
             // The answer to a call of a phase that is over.
             (
                 phase,
@@ -144,6 +154,7 @@ impl AgentCore {
             ) => self.phase = phase,
         }
         self.advance(out);
+        self.look_at_layers(out);
     }
 
     // --- Jobs ---

@@ -3,6 +3,7 @@
 use super::agent_type::{Decision, Question, Undecided};
 use leasehold_model::fence::Closed;
 use leasehold_model::{AgentId, CallError, ExecutorName, Refusal, ShardEpoch, ShardId, Tick};
+use leasehold_persistence::oplog::layers::{Moved, Upto};
 use leasehold_persistence::oplog::{Append, Claimed, Entry, EntryIndex, Error, Writer};
 use std::time::Duration;
 
@@ -19,11 +20,22 @@ pub struct AgentLimits {
     pub recent_bytes: usize,
     /// Entries per page of a replay.
     pub page: u32,
+    /// When entries move to the archive layer; `None`: never.
+    pub archive: Option<ArchivePolicy>,
+}
+
+/// When entries move to the archive layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArchivePolicy {
+    /// This many of the newest stay where they were written. The others move once they are a quarter of that, 256 at most.
+    pub after_entries: u32,
+    /// Those that the agent has known for so long move, however few there are.
+    pub after_age: Duration,
 }
 
 impl Default for AgentLimits {
     fn default() -> Self {
-        Self { queue: 256, snapshot_every: 100, recent_keys: 256, recent_bytes: 256 * 1024, page: 256 }
+        Self { queue: 256, snapshot_every: 100, recent_keys: 256, recent_bytes: 256 * 1024, page: 256, archive: None }
     }
 }
 
@@ -116,6 +128,10 @@ pub enum Event {
     Deleted(Result<(), Error>),
     /// `Consult` came back.
     Decided(Result<Decision, Undecided>),
+    /// `Archive` came back. It runs beside all else.
+    Archived(Result<Moved, Error>),
+    /// `ArchiveLater` is over.
+    ArchiveDue,
     /// `Wait` is over.
     Woke,
     /// The shard is being swept: let what runs finish, begin nothing.
@@ -141,6 +157,10 @@ pub enum Effect {
     Suspend,
     /// Delete the oplog, whose next index is this.
     Delete(EntryIndex),
+    /// Move entries to the archive layer, beside whatever else is done.
+    Archive(Upto),
+    /// Come back with [`Event::ArchiveDue`] after so long.
+    ArchiveLater(Duration),
     /// Ask outside.
     Consult(Question),
     /// Break off what is being asked outside.

@@ -50,6 +50,8 @@ pub struct HostLimits {
     pub store_timeout: Duration,
     /// After so long without work an agent is suspended; `None`: only when memory is short.
     pub idle_after: Option<Duration>,
+    /// How often objects that nobody needs are looked for in the archive of the shards held.
+    pub sweep_archive_every: Duration,
     /// Bounds of each agent.
     pub agent: AgentLimits,
 }
@@ -57,7 +59,8 @@ pub struct HostLimits {
 impl Default for HostLimits {
     fn default() -> Self {
         let (store_timeout, agent) = (Duration::from_secs(5), AgentLimits::default());
-        Self { agents: 10_000, recoveries: 16, store_timeout, idle_after: None, agent }
+        let sweep_archive_every = Duration::from_secs(3600);
+        Self { agents: 10_000, recoveries: 16, store_timeout, idle_after: None, sweep_archive_every, agent }
     }
 }
 
@@ -454,6 +457,9 @@ impl Actor for AgentHost {
         ctx.set_mailbox_capacity(MAILBOX);
         if let Some(after) = self.parts.limits.idle_after {
             self.look_at_idle(after, ctx);
+        }
+        if self.parts.around.archiver.is_some() {
+            self.sweep_archive_later(ctx);
         }
     }
 }

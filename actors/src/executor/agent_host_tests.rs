@@ -165,6 +165,7 @@ impl Rig {
                 fence: keeper.fence(),
                 clock: Arc::new(clock.clone()),
                 store: store.clone(),
+                archiver: None,
                 store_timeout: limits.store_timeout,
                 metrics: metrics.clone(),
                 pulse: pulse.clone(),

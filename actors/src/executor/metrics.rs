@@ -57,6 +57,14 @@ pub struct ExecutorMetrics {
     pub suspensions: Counter,
     /// Agents that ended by a panic in their type's code.
     pub agent_panics: Counter,
+    /// Entries moved to the archive layer.
+    pub archived_entries: Counter,
+    /// Bytes of the chunks that they are in.
+    pub archived_bytes: Counter,
+    /// Moves and sweeps that failed, by which.
+    pub archive_failures: Family<Call, Counter>,
+    /// Objects removed from the archive because no list named them.
+    pub swept_objects: Counter,
 }
 
 impl ExecutorMetrics {
@@ -102,7 +110,36 @@ impl ExecutorMetrics {
             all.suspensions.clone(),
         );
         executor.register("agent_panics", "Agents that ended by a panic", all.agent_panics.clone());
+        all.register_archive(executor);
         all
+    }
+
+    fn register_archive(&self, executor: &mut Registry) {
+        executor.register(
+            "archived_entries",
+            "Oplog entries moved to the archive layer",
+            self.archived_entries.clone(),
+        );
+        executor.register(
+            "archived_bytes",
+            "Bytes of the compressed chunks that entries were moved into",
+            self.archived_bytes.clone(),
+        );
+        executor.register(
+            "archive_failures",
+            "Moves to the archive layer, and sweeps of it, that failed, by call",
+            self.archive_failures.clone(),
+        );
+        executor.register(
+            "archive_swept_objects",
+            "Objects removed from the archive because no oplog names them",
+            self.swept_objects.clone(),
+        );
+    }
+
+    /// Counts one move or sweep that failed.
+    pub fn count_archive_failure(&self, call: &'static str) {
+        self.archive_failures.get_or_create(&Call { call }).inc();
     }
 
     /// Counts one end of an invocation.

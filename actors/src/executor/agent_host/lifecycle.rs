@@ -74,6 +74,16 @@ impl AgentHost {
         ctx.run_later((after / 4).clamp(least, most), move |host, ctx| host.look_at_idle(after, ctx));
     }
 
+    /// Sweeps the archive of the shards held after a while, and comes back when that is done.
+    pub(super) fn sweep_archive_later(&mut self, ctx: &mut Context<Self>) {
+        ctx.run_later(self.parts.limits.sweep_archive_every, |host, ctx| {
+            let held = host.held.iter().map(|(shard, epoch)| Admitted { shard: *shard, epoch: *epoch }).collect();
+            let around = host.parts.around.clone();
+            let swept = async move { around.sweep_archive(held).await };
+            ctx.spawn(swept.into_actor(host).map(|(), host, ctx| host.sweep_archive_later(ctx)));
+        });
+    }
+
     /// Where `agent` stands, which storage has marked as `running` or not.
     fn listed(&self, agent: AgentId, running: bool) -> ListedAgent {
         let standing = match self.slots.get(&agent) {

@@ -24,7 +24,7 @@ pub enum ArchiveTo {
 }
 
 /// What one move did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// Entries moved; 0: there was nothing to do.
     pub entries: u64,
@@ -32,8 +32,8 @@ pub struct Moved {
     pub raw: u64,
     /// The bytes of the chunk.
     pub stored: u64,
-    /// Entries that may move and have not yet.
-    pub left: u64,
+    /// Where the primary layer begins now.
+    pub primary_from: EntryIndex,
 }
 
 /// What an executor does with the archive layer. Every call may be dropped, and repeated.
@@ -90,6 +90,12 @@ impl Layered {
         Self { store, blobs: None, to: ArchiveTo::List, cache: Cache::default(), nonce: AtomicU64::new(0) }
     }
 
+    /// The same, reading what was once archived into `blobs`.
+    #[must_use]
+    pub fn reading(self, blobs: Arc<dyn Blobs>) -> Self {
+        Self { blobs: Some(blobs), ..self }
+    }
+
     /// `store`, with new chunks in `blobs`. What was archived into the list stays readable.
     #[must_use]
     pub fn in_blobs(store: Arc<dyn ChunkStore>, blobs: Arc<dyn Blobs>) -> Self {
@@ -113,32 +119,31 @@ impl Layered {
         Ok(Content::Blob(path))
     }
 
-    /// The oldest entries of the primary layer before `upto.index`, as many as fill a chunk, and how many there are beyond.
-    async fn oldest(&self, agent: &AgentId, writer: Writer, upto: Upto) -> Result<(Vec<Entry>, u64), Error> {
+    /// The oldest entries of the primary layer before `upto.index`, as many as fill a chunk, and where that layer begins.
+    async fn oldest(&self, agent: &AgentId, writer: Writer, upto: Upto) -> Result<(Vec<Entry>, EntryIndex), Error> {
         let (mut oldest, mut raw, mut from) = (Vec::<Entry>::new(), 0, EntryIndex(1));
         loop {
             let page = self.store.page(agent, writer, from, PAGE).await?;
             let movable = upto.index.0.saturating_sub(page.primary_from.0);
             if oldest.is_empty() && movable < upto.least.max(1) {
-                return Ok((oldest, 0));
+                return Ok((oldest, page.primary_from));
             }
             let full = page.entries.len() == PAGE as usize;
             let begins = oldest.first().map(|entry| entry.index);
             // Somebody of this process has moved them meanwhile.
             if begins.is_some_and(|begins| begins != page.primary_from) {
-                return Ok((Vec::new(), movable));
+                return Ok((Vec::new(), page.primary_from));
             }
             for entry in page.entries {
                 if entry.index >= upto.index || raw >= chunk::TARGET_BYTES || oldest.len() >= chunk::MAX_ENTRIES {
-                    let left = upto.index.0.saturating_sub(entry.index.0);
-                    return Ok((oldest, left));
+                    return Ok((oldest, page.primary_from));
                 }
                 raw += chunk::raw_length(&entry.entry);
                 from = EntryIndex(entry.index.0.saturating_add(1));
                 oldest.push(entry);
             }
             if !full {
-                return Ok((oldest, 0));
+                return Ok((oldest, page.primary_from));
             }
         }
     }
@@ -155,10 +160,10 @@ async fn encoded(agent: &AgentId, first: EntryIndex, entries: Vec<(Writer, NewEn
 #[async_trait]
 impl Archive for Layered {
     async fn archive(&self, agent: &AgentId, shard: ShardId, writer: Writer, upto: Upto) -> Result<Moved, Error> {
-        let (oldest, left) = self.oldest(agent, writer, upto).await?;
+        let (oldest, primary_from) = self.oldest(agent, writer, upto).await?;
         let Some((first, last)) = oldest.first().zip(oldest.last()).map(|(first, last)| (first.index, last.index))
         else {
-            return Ok(Moved { left, ..Moved::default() });
+            return Ok(Moved { entries: 0, raw: 0, stored: 0, primary_from });
         };
         let raw = oldest.iter().map(|entry| chunk::raw_length(&entry.entry) as u64).sum();
         let entries = oldest.len() as u64;
@@ -167,7 +172,7 @@ impl Archive for Layered {
         let stored = bytes.len() as u64;
         let content = self.put((agent, shard, writer), (first, last), bytes).await?;
         self.store.move_out(agent, writer, Chunk { first, last, content }).await?;
-        Ok(Moved { entries, raw, stored, left })
+        Ok(Moved { entries, raw, stored, primary_from: EntryIndex(last.0.saturating_add(1)) })
     }
 
     async fn sweep_agent(&self, shard: ShardId, agent: &AgentId) -> Result<Swept, Error> {
