@@ -131,7 +131,7 @@ mod tests {
         archiving.ended(moved(12), at(6));
         assert_eq!(looked(&mut archiving, 6, 20), [], "a timer is set already");
         archiving.woke();
-        assert_eq!(looked(&mut archiving, 100, 20), later(6), "until those that stayed are old");
+        assert_eq!(looked(&mut archiving, 100, 20), later(4), "until those that stayed are old");
     }
 
     #[test]

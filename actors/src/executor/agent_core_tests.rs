@@ -5,8 +5,10 @@ use super::super::agent_type::Unreadable;
 use super::*;
 use Effect::{Answer, Claim, Find, Read, Replayed, TellFenced, Wait};
 use leasehold_model::{AgentId, ExecutorId, ExecutorName, ShardEpoch, ShardId};
+use leasehold_persistence::oplog::layers::{Moved, Upto};
 use leasehold_persistence::oplog::{EntryKind, Writer};
 use serde_json::json;
+use std::time::Duration;
 
 #[path = "agent_core_lifecycle_tests.rs"]
 mod lifecycle;
@@ -710,4 +712,88 @@ fn a_late_answer_to_a_call_that_is_over_changes_nothing() {
         assert_eq!(bench.step(event), []);
     }
     assert_eq!(bench.get(), 0);
+}
+
+// --- The archive layer ---
+
+/// Two entries stay.
+fn archiving() -> Bench {
+    let archive = Some(ArchivePolicy { after_entries: 2, after_age: Duration::from_secs(100) });
+    Bench::open_with(AgentLimits { archive, ..AgentLimits::default() })
+}
+
+fn archive(index: u64) -> Effect {
+    Effect::Archive(Upto { index: EntryIndex(index), least: 1 })
+}
+
+fn moved(primary_from: u64) -> Event {
+    Event::Archived(Ok(Moved { entries: 1, raw: 1, stored: 1, primary_from: EntryIndex(primary_from) }))
+}
+
+/// Adds three entries, the last of which is one too many.
+fn with_a_move_under_way() -> Bench {
+    let mut bench = archiving();
+    for next in 2..=3 {
+        bench.add(1, None);
+        let effects = bench.step(Event::Appended(Ok(EntryIndex(next))));
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Archive(_))), "{effects:?}");
+    }
+    bench.add(1, None);
+    let effects = bench.step(Event::Appended(Ok(EntryIndex(4))));
+    assert_eq!(effects.last(), Some(&archive(2)));
+    bench
+}
+
+#[test]
+fn a_move_begins_once_there_are_too_many_entries_and_the_next_one_when_it_has_ended() {
+    let mut bench = with_a_move_under_way();
+    bench.add(1, None);
+    assert_eq!(bench.step(Event::Appended(Ok(EntryIndex(5)))).len(), 1, "one at a time");
+    assert_eq!(bench.step(moved(2)), [archive(3)]);
+    assert_eq!(bench.step(moved(3)), []);
+}
+
+#[test]
+fn a_move_that_is_fenced_latches_wherever_no_call_of_the_store_would_tell() {
+    let fenced = || Event::Archived(Err(Error::Fenced { recorded: Some(writer(8, 2)), offered: us() }));
+    let mut idle = with_a_move_under_way();
+    assert_eq!(idle.step(fenced()), [TellFenced(Some(ShardEpoch::new(8).unwrap()))]);
+    assert!(matches!(idle.job(call("get", "", None)).as_slice(), [Answer(_, Err(_))]), "latched");
+    let mut outside = with_a_move_under_way();
+    assert!(matches!(outside.job(call("outside", "", None)).as_slice(), [Effect::Consult(_)]));
+    let effects = outside.step(fenced());
+    assert!(matches!(effects.as_slice(), [Effect::DropConsultation, Answer(_, Err(_)), TellFenced(_)]), "{effects:?}");
+    let mut appending = with_a_move_under_way();
+    let append = appending.add(1, None);
+    assert_eq!(appending.step(fenced()), [], "the append hears the same");
+    let refused = Error::Fenced { recorded: Some(writer(8, 2)), offered: us() };
+    let effects = appending.step(Event::Appended(Err(refused)));
+    assert!(matches!(effects.as_slice(), [Answer(_, Err(_)), TellFenced(_)]), "{append:?}: {effects:?}");
+}
+
+#[test]
+fn a_move_that_finds_the_agent_deleted_or_fails_changes_nothing() {
+    for error in [
+        Error::Fenced { recorded: None, offered: us() },
+        Error::Unavailable("away".into()),
+        Error::IndexConflict { expected: EntryIndex(1), found: EntryIndex(2) },
+    ] {
+        let mut bench = with_a_move_under_way();
+        let effects = bench.step(Event::Archived(Err(error)));
+        assert!(matches!(effects.as_slice(), [Effect::ArchiveLater(_)] | []), "{effects:?}");
+        assert_eq!(bench.get(), 3);
+    }
+}
+
+#[test]
+fn nothing_moves_once_the_agent_is_to_end() {
+    let mut bench = archiving();
+    for next in 2..=3 {
+        bench.add(1, None);
+        bench.step(Event::Appended(Ok(EntryIndex(next))));
+    }
+    bench.add(1, None);
+    assert_eq!(bench.step(Event::Stop), []);
+    let effects = bench.step(Event::Appended(Ok(EntryIndex(4))));
+    assert!(matches!(effects.as_slice(), [Answer(_, Ok(_)), Effect::Stop]), "{effects:?}");
 }

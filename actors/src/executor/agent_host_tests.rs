@@ -1,6 +1,7 @@
 //! Mailbox tests in virtual time: the host and its agents against a scriptable store.
 
 use super::super::agent_type::{AgentState, Decision, Unreadable};
+use super::super::archiver::Archiver;
 use super::super::front::{Draining, ExecutorFront};
 use super::super::message::{Assign, Inspect, Pulse};
 use super::super::metrics::ExecutorMetrics;
@@ -18,6 +19,8 @@ use serde_json::{Value, json};
 use std::future::Future;
 use std::sync::Mutex;
 
+#[path = "agent_host_archive_tests.rs"]
+mod archive;
 #[path = "agent_host_lifecycle_tests.rs"]
 mod lifecycle;
 
@@ -152,6 +155,16 @@ impl Rig {
 
     /// The executor `n`, which holds the shard at epoch `n` on `store`.
     fn with(store: Arc<MemoryOplogStore>, n: u64, limits: HostLimits) -> Self {
+        Self::over((Arc::clone(&store) as _, None), store, n, limits)
+    }
+
+    /// The same, whose agents see `store` through something.
+    fn over(
+        (seen, archiver): (Arc<dyn OplogStore>, Option<Archiver>),
+        store: Arc<MemoryOplogStore>,
+        n: u64,
+        limits: HostLimits,
+    ) -> Self {
         let keeper = FenceKeeper::new();
         assert!(keeper.size(ShardCount::new(1).unwrap()));
         keeper.open(SHARD, epoch(n));
@@ -164,8 +177,8 @@ impl Rig {
             around: Surroundings {
                 fence: keeper.fence(),
                 clock: Arc::new(clock.clone()),
-                store: store.clone(),
-                archiver: None,
+                store: seen,
+                archiver,
                 store_timeout: limits.store_timeout,
                 metrics: metrics.clone(),
                 pulse: pulse.clone(),
