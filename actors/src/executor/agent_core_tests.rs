@@ -787,13 +787,14 @@ fn a_move_that_finds_the_agent_deleted_or_fails_changes_nothing() {
 
 #[test]
 fn nothing_moves_once_the_agent_is_to_end() {
-    let mut bench = archiving();
-    for next in 2..=3 {
+    for (closed, expected) in [(false, vec![archive(3)]), (true, vec![])] {
+        let mut bench = with_a_move_under_way();
         bench.add(1, None);
-        bench.step(Event::Appended(Ok(EntryIndex(next))));
+        bench.step(Event::Appended(Ok(EntryIndex(5))));
+        bench.add(1, None);
+        if closed {
+            assert_eq!(bench.step(Event::Stop), []);
+        }
+        assert_eq!(bench.step(moved(2)), expected, "its append is under way");
     }
-    bench.add(1, None);
-    assert_eq!(bench.step(Event::Stop), []);
-    let effects = bench.step(Event::Appended(Ok(EntryIndex(4))));
-    assert!(matches!(effects.as_slice(), [Answer(_, Ok(_)), Effect::Stop]), "{effects:?}");
 }

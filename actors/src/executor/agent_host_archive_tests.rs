@@ -8,6 +8,17 @@ use leasehold_persistence::oplog::layers::{ChunkStore, Layered};
 
 const AGE: Duration = Duration::from_secs(1000);
 
+/// Waits for what another thread or a timer brings about.
+async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    for _ in 0..10_000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}: not within 100 s");
+}
+
 /// Eight entries stay.
 fn archiving() -> HostLimits {
     let archive = Some(ArchivePolicy { after_entries: 8, after_age: AGE });
@@ -36,15 +47,10 @@ impl Rig {
         page.unwrap().primary_from.0
     }
 
-    /// Waits until entries before `index` are archived; compressing them takes another thread.
+    /// Waits until entries before `index` are archived, and no more.
     async fn archived_before(&self, index: u64) {
-        let meets = async {
-            while self.primary_from(self.epoch.get()).await != index {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let within = tokio::time::timeout(Duration::from_secs(120), meets).await;
-        assert!(within.is_ok(), "the layers meet at {}, not {index}", self.primary_from(self.epoch.get()).await);
+        let what = format!("the layers meet at {index}");
+        until(&what, async || self.primary_from(self.epoch.get()).await == index).await;
     }
 }
 
@@ -110,12 +116,7 @@ fn a_move_that_is_fenced_latches_its_agent_and_tells_the_lease_holder() {
         rig.add("a", 1).await;
         rig.store.handle().claim(&agent("a"), SHARD, writer(2, 2)).await.unwrap();
         tokio::time::sleep(AGE + Duration::from_secs(1)).await;
-        let told = async {
-            while rig.told().is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(120), told).await.expect("it is told");
+        until("it is told", async || !rig.told().is_empty()).await;
         assert_eq!(rig.told(), [(epoch(1), Some(epoch(2)))]);
         assert_eq!(reason(&rig.invoke("a", "get", Value::Null).await.unwrap()), "EPOCH_FENCED");
         assert_eq!(rig.metrics.archived_entries.get(), 0);
@@ -135,9 +136,7 @@ fn an_archive_that_is_away_holds_up_no_call_and_is_used_again_when_it_is_back() 
             let call = super::super::super::metrics::Call { call: "move" };
             rig.metrics.archive_failures.get_or_create(&call).get()
         };
-        while failed() == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("a move fails", async || failed() > 0).await;
         assert_eq!((rig.primary_from(1).await, rig.condition().oplog_failing_ms), (1, 0), "no trouble of the oplogs");
         blobs.set_away(false);
         tokio::time::sleep(Duration::from_secs(61)).await;
@@ -157,9 +156,7 @@ fn objects_that_nobody_needs_are_swept_from_the_shards_held_and_from_no_other() 
         for n in 1..=10 {
             assert_eq!(rig.add("a", 1).await, json!(n));
         }
-        while blobs.paths().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("an object is put", async || !blobs.paths().is_empty()).await;
         let lost = blobs.paths().remove(0);
         tokio::time::sleep(Duration::from_secs(61)).await;
         rig.add("a", 1).await;
