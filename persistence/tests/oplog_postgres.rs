@@ -8,10 +8,11 @@ mod oplogs;
 
 use leasehold_harness::{Pooler, Postgres, Process, Proxy, Relay, free_port, wait_until};
 use leasehold_model::ClusterName;
+use leasehold_persistence::oplog::layers::{Chunk, ChunkStore, Content, chunk};
 use leasehold_persistence::oplog::postgres::Settings;
 use leasehold_persistence::oplog::{EntryIndex, Error, OplogStore, PostgresOplogStore, Warning};
 use oplogs::{
-    PATIENCE, SHARD, agent, appending, cluster, fenced, fill, keys, large, one, rivals_of_one_epoch, says,
+    PATIENCE, SHARD, agent, appending, cluster, fenced, fill, keyed, keys, large, one, rivals_of_one_epoch, says,
     sixteen_appenders, writer,
 };
 use std::sync::Arc;
@@ -346,20 +347,57 @@ async fn a_write_reads_the_records_of_its_own_agents_alone_however_many_there_ar
         "INSERT INTO leasehold_oplogs.records (cluster, agent, shard, epoch, executor, state, base, next) \
          SELECT cluster, agent || number, shard, epoch, executor, state, 1, 1 FROM leasehold_oplogs.records, generate_series(1, 5000) number",
     );
-    let read = || {
-        let read = "SELECT pg_stat_force_next_flush(); \
-                    SELECT sum(idx_tup_read) + sum(s.seq_tup_read) FROM pg_stat_all_indexes i JOIN pg_stat_all_tables s USING (relid) \
-                    WHERE i.schemaname = 'leasehold_oplogs' AND i.relname = 'records'";
-        server.sql(read).trim().parse::<u64>().unwrap()
-    };
-    let before = read();
+    let before = rows_read(&server, "records");
     append(12).await;
     drop(store);
+    sessions_ended(&server);
+    let read = rows_read(&server, "records") - before;
+    assert!(read <= 10 * 10, "{read} records were read for 10 appends");
+}
+
+/// Rows of a table that all sessions have read that have ended.
+fn rows_read(server: &Postgres, table: &str) -> u64 {
+    let read = server.sql(&format!(
+        "SELECT pg_stat_force_next_flush(); \
+         SELECT sum(idx_tup_read) + sum(s.seq_tup_read) FROM pg_stat_all_indexes i JOIN pg_stat_all_tables s USING (relid) \
+         WHERE i.schemaname = 'leasehold_oplogs' AND i.relname = '{table}'"
+    ));
+    read.trim().parse().unwrap()
+}
+
+fn sessions_ended(server: &Postgres) {
     wait_until("the sessions have ended, and told what they read", PATIENCE, || {
         server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold-executor'") == "0"
     });
-    let read = read() - before;
-    assert!(read <= 10 * 10, "{read} records were read for 10 appends");
+}
+
+/// The same for moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_reads_the_entries_that_it_takes_alone_however_many_there_are() {
+    let (server, agent) = (Postgres::start(), agent("a"));
+    let store = with(&server.url(), Settings { writers: 1, ..Settings::default() }).await;
+    fill(&*store, &agent, writer(5), 40).await;
+    server.sql("ALTER TABLE leasehold_oplogs.entries SET (autovacuum_enabled = off); ANALYZE leasehold_oplogs.entries");
+    let moves = async |from: u64| {
+        for index in from..from + 10 {
+            let entry = keyed(&index.to_string());
+            let bytes = chunk::encode(&agent, EntryIndex(index), [(writer(5), &entry)]);
+            let (first, content) = (EntryIndex(index), Content::Inline(bytes));
+            assert_eq!(store.move_out(&agent, writer(5), Chunk { first, last: first, content }).await, Ok(()));
+        }
+    };
+    moves(1).await;
+    server.sql(
+        "INSERT INTO leasehold_oplogs.entries (oplog, idx, epoch, executor, kind, body) \
+         SELECT oplog + (number % 2) * number, 1000 + number, epoch, executor, 1, '' \
+         FROM (SELECT * FROM leasehold_oplogs.entries LIMIT 1) one, generate_series(1, 10000) number",
+    );
+    let before = rows_read(&server, "entries");
+    moves(11).await;
+    drop(store);
+    sessions_ended(&server);
+    let read = rows_read(&server, "entries") - before;
+    assert!(read <= 10 * 10, "{read} entries were read for 10 moves of one each");
 }
 
 /// F5: what a deletion that was cut short left behind is invisible, in nobody's way, and removed by the next claim.
