@@ -18,12 +18,14 @@
 //! | [`leader`] | the manager's decisions |
 //! | [`holder`] | the executor's decisions |
 //! | [`election`] | one manager process standing for leadership |
+//! | [`archive`] | where archived entries are, as an operator writes it |
 //! | [`secret`] | what of a URL may be shown |
 //! | [`fence`] | admission on the executor |
 //! | [`oplog`] | who may write an oplog |
 //! | [`routing`] | key to shard |
 
 pub mod agents;
+pub mod archive;
 pub mod command;
 pub mod commits;
 pub mod election;

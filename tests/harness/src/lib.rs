@@ -9,6 +9,8 @@ mod postgres;
 mod process;
 mod proxy;
 mod redis;
+#[cfg(feature = "s3")]
+mod s3;
 
 pub use certificates::Certificates;
 pub use etcd::{Etcd, EtcdCluster, EtcdConfig, TlsFiles};
@@ -17,3 +19,5 @@ pub use postgres::Postgres;
 pub use process::{Process, free_port, wait_until};
 pub use proxy::{Proxy, Relay};
 pub use redis::Redis;
+#[cfg(feature = "s3")]
+pub use s3::{S3, Strike};

@@ -20,6 +20,8 @@ mod cache;
 pub mod chunk;
 mod layered;
 pub mod names;
+#[cfg(any(feature = "files", feature = "s3"))]
+pub mod objects;
 mod reading;
 mod sweep;
 

@@ -1,0 +1,80 @@
+//! A folder as blob storage. `object_store` writes a file beside the place (`NAME#1`), syncs it, links it into place, and syncs the folder; here
+//! the folders above are synced too, which another put may have made and not synced yet.
+
+use super::Outcome;
+use crate::oplog::Error;
+use leasehold_model::ClusterName;
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// The folder that the archive's URL names.
+#[derive(Debug, Clone)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes the folders between an object and this one durable.
+    pub async fn sync(&self, object: &Path) -> Outcome<()> {
+        let (root, parts) = (self.0.clone(), object.parts().map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
+        let synced = tokio::task::spawn_blocking(move || {
+            let mut folder = root;
+            sync(&folder)?;
+            // The object's own folder is synced by who puts it.
+            for part in parts.iter().rev().skip(2).rev() {
+                folder.push(part);
+                sync(&folder)?;
+            }
+            Ok(())
+        });
+        let failed = |source: io::Error| object_store::Error::Generic { store: "folder", source: source.into() };
+        synced.await?.map_err(failed)
+    }
+}
+
+fn sync(folder: &std::path::Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Makes the folder, durably, if it is not there.
+fn made(path: &std::path::Path) -> io::Result<PathBuf> {
+    let mut there = path;
+    while !there.exists() {
+        let Some(above) = there.parent() else { break };
+        there = above;
+    }
+    fs::create_dir_all(path)?;
+    for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(there)) {
+        sync(folder)?;
+    }
+    path.canonicalize()
+}
+
+/// The folder at `path`, made if it is not there.
+pub(super) async fn open(
+    path: &std::path::Path,
+    cluster: &ClusterName,
+    within: Duration,
+) -> Result<(Arc<dyn ObjectStore>, Folder), Error> {
+    let shown = format!("archive file://{} of {cluster}", path.display());
+    let path = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || {
+        let folder = made(&path)?;
+        let store = LocalFileSystem::new_with_prefix(&folder).map_err(io::Error::other)?;
+        Ok::<_, io::Error>((store.with_fsync(true).with_automatic_cleanup(true), Folder(folder)))
+    });
+    let failed = |why: String| {
+        Error::Unavailable(format!("{shown}: the folder cannot be used: {why}; it must be one, or one that can be made"))
+    };
+    let (store, folder) = timeout(within, opened)
+        .await
+        .map_err(|_| failed(format!("the file system did not answer within {within:?}")))?
+        .map_err(|error| failed(error.to_string()))?
+        .map_err(|error| failed(error.to_string()))?;
+    Ok((Arc::new(store), folder))
+}
