@@ -8,11 +8,11 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::{
-    Body, DeleteObjectInput, DeleteObjectOutput, GetObjectInput, GetObjectOutput, ListObjectsV2Input,
+    DeleteObjectInput, DeleteObjectOutput, GetObjectInput, GetObjectOutput, ListObjectsV2Input,
     ListObjectsV2Output, Object, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
 };
 use s3s::service::{S3ServiceBuilder, SharedS3Service};
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{S3 as Protocol, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,18 +33,6 @@ pub enum Strike {
     Refuse(&'static str),
     /// It waits until [`S3::release`], and is done then, even if the client has gone.
     Hold,
-    /// It is done, and the connection cut instead of an answer.
-    LoseAnswer,
-}
-
-/// Which calls are struck.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    Put,
-    ConditionalPut,
-    Get,
-    Delete,
-    List,
 }
 
 type Objects = BTreeMap<String, Vec<u8>>;
@@ -232,3 +220,169 @@ impl S3Auth for Keys {
 /// The storage under the protocol.
 #[derive(Clone)]
 struct Storage(Arc<Shared>);
+
+/// A list's next page begins after this key.
+fn token(key: &str) -> String {
+    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key_of(token: &str) -> Option<String> {
+    let digit = |at: usize| u8::from_str_radix(token.get(at..at + 2)?, 16).ok();
+    String::from_utf8((0..token.len()).step_by(2).map(digit).collect::<Option<_>>()?).ok()
+}
+
+impl Storage {
+    /// The call has come; what is to happen to it happens.
+    async fn arrive<T>(&self, call: &'static str, request: &S3Request<T>) -> S3Result<()> {
+        let struck = {
+            *lock(&self.0.calls).0.entry(call).or_default() += 1;
+            let mut strikes = lock(&self.0.strikes);
+            let at = strikes.iter().position(|(on, _)| *on == call);
+            at.and_then(|at| strikes.remove(at))
+        };
+        match struck {
+            Some((_, Strike::Refuse(code))) => {
+                let code = S3ErrorCode::from_bytes(code.as_bytes()).expect("an error code of S3");
+                return Err(S3Error::new(code));
+            }
+            Some((_, Strike::Hold)) => {
+                let mut released = self.0.released.subscribe();
+                lock(&self.0.calls).1 += 1;
+                // The sender is never dropped before the server.
+                let _ = released.changed().await;
+                lock(&self.0.calls).1 -= 1;
+            }
+            None => {}
+        }
+        match &request.credentials {
+            Some(credentials) if credentials.access_key == S3::KEY => Ok(()),
+            Some(_) | None => Err(S3Error::new(S3ErrorCode::AccessDenied)),
+        }
+    }
+
+    fn within<T>(&self, bucket: &str, change: impl FnOnce(&mut Objects) -> S3Result<T>) -> S3Result<T> {
+        match lock(&self.0.buckets).get_mut(bucket) {
+            Some(objects) => change(objects),
+            None => Err(S3Error::new(S3ErrorCode::NoSuchBucket)),
+        }
+    }
+
+    async fn put(self, mut request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        let mut bytes = Vec::new();
+        if let Some(body) = request.input.body.take() {
+            let broken = |_| S3Error::new(S3ErrorCode::IncompleteBody);
+            let parts: Vec<_> = body.try_collect().await.map_err(broken)?;
+            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        }
+        self.arrive("PutObject", &request).await?;
+        let PutObjectInput { bucket, key, if_none_match, .. } = request.input;
+        if if_none_match.is_some() && !*lock(&self.0.conditional) {
+            return Err(S3Error::new(S3ErrorCode::NotImplemented));
+        }
+        self.within(&bucket, |objects| {
+            if if_none_match.is_some() && objects.contains_key(&key) {
+                return Err(S3Error::new(S3ErrorCode::PreconditionFailed));
+            }
+            objects.insert(key, bytes);
+            Ok(S3Response::new(PutObjectOutput::default()))
+        })
+    }
+
+    async fn get(self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        self.arrive("GetObject", &request).await?;
+        let GetObjectInput { bucket, key, .. } = request.input;
+        let bytes = self.within(&bucket, |objects| {
+            objects.get(&key).cloned().ok_or_else(|| S3Error::new(S3ErrorCode::NoSuchKey))
+        })?;
+        let content_length = i64::try_from(bytes.len()).ok();
+        let body = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from(bytes))]);
+        Ok(S3Response::new(GetObjectOutput {
+            body: Some(StreamingBlob::wrap(body)),
+            content_length,
+            last_modified: Some(Timestamp::from(SystemTime::now())),
+            ..GetObjectOutput::default()
+        }))
+    }
+
+    async fn delete(self, request: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+        self.arrive("DeleteObject", &request).await?;
+        let DeleteObjectInput { bucket, key, .. } = request.input;
+        self.within(&bucket, |objects| {
+            objects.remove(&key);
+            Ok(S3Response::new(DeleteObjectOutput::default()))
+        })
+    }
+
+    async fn list(self, request: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
+        self.arrive("ListObjectsV2", &request).await?;
+        let ListObjectsV2Input { bucket, prefix, continuation_token, max_keys, .. } = request.input;
+        let after = match &continuation_token {
+            Some(token) => Some(key_of(token).ok_or_else(|| S3Error::new(S3ErrorCode::InvalidArgument))?),
+            None => None,
+        };
+        let page = max_keys.and_then(|most| usize::try_from(most).ok()).map_or(PAGE, |most| most.min(PAGE));
+        let wanted = |key: &String| {
+            prefix.as_ref().is_none_or(|prefix| key.starts_with(prefix.as_str()))
+                && after.as_ref().is_none_or(|after| key > after)
+        };
+        let (found, more) = self.within(&bucket, |objects| {
+            let mut found: Vec<_> = objects
+                .iter()
+                .filter(|(key, _)| wanted(key))
+                .take(page + 1)
+                .map(|(key, bytes)| (key.clone(), bytes.len()))
+                .collect();
+            let more = found.len() > page;
+            found.truncate(page);
+            Ok((found, more))
+        })?;
+        let now = Timestamp::from(SystemTime::now());
+        let next = found.last().filter(|_| more).map(|(key, _)| token(key));
+        let contents = found.into_iter().map(|(key, size)| Object {
+            key: Some(key),
+            size: i64::try_from(size).ok(),
+            last_modified: Some(now.clone()),
+            ..Object::default()
+        });
+        Ok(S3Response::new(ListObjectsV2Output {
+            contents: Some(contents.collect()),
+            is_truncated: Some(more),
+            next_continuation_token: next,
+            name: Some(bucket),
+            prefix,
+            ..ListObjectsV2Output::default()
+        }))
+    }
+}
+
+/// In a task of its own: what has come is done, whether or not the client still waits.
+async fn whole<T: Send + 'static>(
+    run: impl Future<Output = S3Result<S3Response<T>>> + Send + 'static,
+) -> S3Result<S3Response<T>> {
+    tokio::spawn(run).await.unwrap_or_else(|_| Err(S3Error::new(S3ErrorCode::InternalError)))
+}
+
+#[async_trait]
+impl Protocol for Storage {
+    async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        whole(self.clone().put(request)).await
+    }
+
+    async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        whole(self.clone().get(request)).await
+    }
+
+    async fn delete_object(
+        &self,
+        request: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        whole(self.clone().delete(request)).await
+    }
+
+    async fn list_objects_v2(
+        &self,
+        request: S3Request<ListObjectsV2Input>,
+    ) -> S3Result<S3Response<ListObjectsV2Output>> {
+        whole(self.clone().list(request)).await
+    }
+}
