@@ -12,8 +12,8 @@ pub use crashes::*;
 pub use garbage::*;
 pub use moves::*;
 
+use super::blobs::{BlobsFixture, MemoryPlace};
 use super::oplog::{Fixture, SHARD, at};
-use crate::oplog::layers::blobs::MemoryBlobs;
 use crate::oplog::layers::{Archive, ChunkStore, Layered, Upto};
 use crate::oplog::{EntryIndex, Gate, NewEntry, OplogStore, Writer};
 use async_trait::async_trait;
@@ -33,7 +33,7 @@ pub trait ChunkFixture: Send + Sync {
 /// A store of which everything is archived as soon as it is written: in the list, or in blob storage.
 pub struct Archived<F> {
     fixture: F,
-    blobs: Option<MemoryBlobs>,
+    blobs: Option<Box<dyn BlobsFixture>>,
 }
 
 impl<F: ChunkFixture> Archived<F> {
@@ -42,14 +42,19 @@ impl<F: ChunkFixture> Archived<F> {
         Self { fixture, blobs: None }
     }
 
-    /// In blob storage.
+    /// In blob storage in memory.
     pub fn in_blobs(fixture: F) -> Self {
-        Self { fixture, blobs: Some(MemoryBlobs::default()) }
+        Self::in_place(fixture, MemoryPlace::default())
     }
 
-    fn over(&self, store: Arc<dyn ChunkStore>) -> Arc<dyn OplogStore> {
+    /// In this blob storage.
+    pub fn in_place(fixture: F, place: impl BlobsFixture + 'static) -> Self {
+        Self { fixture, blobs: Some(Box::new(place)) }
+    }
+
+    async fn over(&self, store: Arc<dyn ChunkStore>) -> Arc<dyn OplogStore> {
         Arc::new(Archiving::new(match &self.blobs {
-            Some(blobs) => Layered::in_blobs(store, Arc::new(blobs.handle())),
+            Some(place) => Layered::in_blobs(store, place.open("cluster").await),
             None => Layered::in_list(store),
         }))
     }
@@ -58,11 +63,11 @@ impl<F: ChunkFixture> Archived<F> {
 #[async_trait]
 impl<F: ChunkFixture> Fixture for Archived<F> {
     async fn open(&self) -> Arc<dyn OplogStore> {
-        self.over(self.fixture.open().await)
+        self.over(self.fixture.open().await).await
     }
 
     async fn open_held(&self, gate: Gate) -> Arc<dyn OplogStore> {
-        self.over(self.fixture.open_held(gate).await)
+        self.over(self.fixture.open_held(gate).await).await
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::process::wait_until;
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::TryStreamExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,6 +15,7 @@ use s3s::dto::{
 use s3s::service::{S3ServiceBuilder, SharedS3Service};
 use s3s::{S3 as Protocol, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -226,6 +228,13 @@ fn token(key: &str) -> String {
     key.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Another one for other bytes.
+fn e_tag(bytes: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    format!("\"{:016x}\"", hasher.finish())
+}
+
 fn key_of(token: &str) -> Option<String> {
     let digit = |at: usize| u8::from_str_radix(token.get(at..at + 2)?, 16).ok();
     String::from_utf8((0..token.len()).step_by(2).map(digit).collect::<Option<_>>()?).ok()
@@ -283,8 +292,9 @@ impl Storage {
             if if_none_match.is_some() && objects.contains_key(&key) {
                 return Err(S3Error::new(S3ErrorCode::PreconditionFailed));
             }
+            let e_tag = Some(e_tag(&bytes));
             objects.insert(key, bytes);
-            Ok(S3Response::new(PutObjectOutput::default()))
+            Ok(S3Response::new(PutObjectOutput { e_tag, ..PutObjectOutput::default() }))
         })
     }
 
@@ -294,11 +304,12 @@ impl Storage {
         let bytes = self.within(&bucket, |objects| {
             objects.get(&key).cloned().ok_or_else(|| S3Error::new(S3ErrorCode::NoSuchKey))
         })?;
-        let content_length = i64::try_from(bytes.len()).ok();
+        let (content_length, e_tag) = (i64::try_from(bytes.len()).ok(), Some(e_tag(&bytes)));
         let body = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from(bytes))]);
         Ok(S3Response::new(GetObjectOutput {
             body: Some(StreamingBlob::wrap(body)),
             content_length,
+            e_tag,
             last_modified: Some(Timestamp::from(SystemTime::now())),
             ..GetObjectOutput::default()
         }))

@@ -15,10 +15,11 @@ pub trait Blobs: Send + Sync + 'static {
     /// What errors call it.
     fn place(&self) -> String;
 
-    /// Stores an object, whole or not at all, durably.
+    /// Stores an object, whole or not at all, durably. A path is used once: what is there is never replaced, as far as the storage knows how.
+    /// Putting the same again is fine.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: it may be there or not; nobody knows its path.
+    /// [`Error::Unavailable`]: it may be there or not, or come there later; nobody knows its path. Also when another object is there.
     async fn put(&self, path: &str, bytes: Vec<u8>) -> Result<(), Error>;
 
     /// An object's bytes; `None`: it is not there.
@@ -117,7 +118,15 @@ impl Blobs for MemoryBlobs {
     }
 
     async fn put(&self, path: &str, bytes: Vec<u8>) -> Result<(), Error> {
-        self.perform(BlobCall::Put, |objects| drop(objects.insert(path.to_owned(), bytes))).await
+        let there = self.perform(BlobCall::Put, |objects| {
+            let there = objects.entry(path.to_owned()).or_insert_with(|| bytes.clone());
+            *there == bytes
+        });
+        if there.await? {
+            return Ok(());
+        }
+        let what = "there is another object already; it was not replaced";
+        Err(Error::Unavailable(format!("archive memory: object {path:?}: {what}")))
     }
 
     async fn get(&self, path: &str) -> Result<Option<Vec<u8>>, Error> {

@@ -14,11 +14,27 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
+/// A file that tells the archive's folder from the empty place where its file system is mounted, or from one that somebody made anew.
+const MARK: &str = "leasehold-archive";
+
 /// The folder that the archive's URL names.
 #[derive(Debug, Clone)]
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
+    /// # Errors
+    /// The folder is not the one that was opened.
+    pub async fn present(&self) -> Outcome<()> {
+        let mark = self.0.join(MARK);
+        let there = tokio::task::spawn_blocking(move || fs::symlink_metadata(mark)).await?;
+        there.map(drop).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                failed(io::Error::new(io::ErrorKind::NotFound, format!("its file {MARK} is not there")))
+            }
+            _ => failed(error),
+        })
+    }
+
     /// Makes the folders between an object and this one durable.
     pub async fn sync(&self, object: &Path) -> Outcome<()> {
         let (root, parts) = (self.0.clone(), object.parts().map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
@@ -32,9 +48,12 @@ impl Folder {
             }
             Ok(())
         });
-        let failed = |source: io::Error| object_store::Error::Generic { store: "folder", source: source.into() };
         synced.await?.map_err(failed)
     }
+}
+
+fn failed(source: io::Error) -> object_store::Error {
+    object_store::Error::Generic { store: "folder", source: source.into() }
 }
 
 fn sync(folder: &std::path::Path) -> io::Result<()> {
@@ -52,7 +71,10 @@ fn made(path: &std::path::Path) -> io::Result<PathBuf> {
     for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(there)) {
         sync(folder)?;
     }
-    path.canonicalize()
+    let path = path.canonicalize()?;
+    File::options().create(true).append(true).open(path.join(MARK))?.sync_all()?;
+    sync(&path)?;
+    Ok(path)
 }
 
 /// The folder at `path`, made if it is not there.

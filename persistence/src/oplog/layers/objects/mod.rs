@@ -48,6 +48,9 @@ pub const MAX_RETRIES: usize = 3;
 /// The largest object that is read, in bytes: no chunk is larger.
 pub const MAX_OBJECT: u64 = chunk::MAX_RAW as u64 + (1 << 20);
 
+/// Objects of a list that are fetched under one deadline.
+const LISTED: usize = 512;
+
 /// The longest that [`Settings::request_timeout`] may be.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -242,10 +245,16 @@ impl ObjectBlobs {
     ) -> Result<Outcome<T>, Error> {
         let calls = Arc::clone(&self.0.calls);
         let ends = self.0.told.kind.ends_when_dropped();
+        #[cfg(feature = "files")]
+        let folder = self.0.folder.clone();
         let bounded = async move {
             // The semaphore is never closed.
             let permit = calls.acquire_owned().await.ok();
             let run = async move {
+                #[cfg(feature = "files")]
+                if let Some(folder) = folder {
+                    folder.present().await?;
+                }
                 let outcome = run.await;
                 drop(permit);
                 outcome
@@ -382,33 +391,40 @@ impl Blobs for ObjectBlobs {
             Err(error) => return stream::iter([Err(unavailable(error))]).boxed(),
         };
         let (blobs, folder) = (self.clone(), folder.to_owned());
-        let objects = self.0.store.list(Some(&at));
-        // Each page has a deadline of its own: who reads the list may take as long as it likes.
-        let pages = stream::unfold(Some(objects), move |objects| {
+        let objects = self.0.store.list(Some(&at)).chunks(LISTED);
+        // Each part has a deadline of its own: who reads the list may take as long as it likes.
+        let parts = stream::unfold(Some(objects), move |objects| {
             let (blobs, folder) = (blobs.clone(), folder.clone());
             async move {
                 let mut objects = objects?;
                 let next = async move { Ok((objects.next().await, objects)) };
-                match blobs.call((told::Did::List, &folder), next).await.and_then(|outcome| {
-                    outcome.map_err(|error| blobs.failed(told::Did::List, &folder, &error))
-                }) {
-                    Ok((None, _)) => None,
-                    Ok((Some(Ok(object)), objects)) => Some((blobs.relative(&object.location), Some(objects))),
-                    // A file whose name no object has.
-                    Ok((Some(Err(object_store::Error::InvalidPath { .. })), objects)) => Some((None, Some(objects))),
-                    Ok((Some(Err(error)), _)) => Some((Some(Err(blobs.failed(told::Did::List, &folder, &error))), None)),
-                    Err(error) => Some((Some(Err(error)), None)),
+                let outcome = blobs.call((told::Did::List, &folder), next).await;
+                let failed = |error: &object_store::Error| unavailable(blobs.failed(told::Did::List, &folder, error));
+                match outcome {
+                    Ok(Ok((None, _))) => None,
+                    Ok(Ok((Some(part), objects))) => {
+                        let paths = part.into_iter().filter_map(|object| match object {
+                            Ok(object) => blobs.relative(&object.location).map(Ok),
+                            // A file with a name that no object has.
+                            Err(object_store::Error::InvalidPath { .. }) => None,
+                            Err(error) => Some(Err(failed(&error))),
+                        });
+                        let paths: Vec<_> = paths.collect();
+                        let broken = paths.iter().any(Result::is_err);
+                        Some((paths, (!broken).then_some(objects)))
+                    }
+                    Ok(Err(error)) => Some((vec![Err(failed(&error))], None)),
+                    Err(error) => Some((vec![Err(error)], None)),
                 }
             }
         });
-        pages.filter_map(|object| async move { object.map(|object| object.map_err(unavailable)) }).boxed()
+        parts.flat_map(stream::iter).boxed()
     }
 }
 
 impl ObjectBlobs {
     /// The path as [`Blobs`] has it.
-    fn relative(&self, location: &Path) -> Option<Result<String, Error>> {
-        let path = location.as_ref().strip_prefix(self.0.root.as_ref())?.strip_prefix('/')?;
-        Some(Ok(path.to_owned()))
+    fn relative(&self, location: &Path) -> Option<String> {
+        location.as_ref().strip_prefix(self.0.root.as_ref())?.strip_prefix('/').map(str::to_owned)
     }
 }
