@@ -34,7 +34,8 @@ impl ArchiveUrl {
     /// # Errors
     /// Names `url` and what is accepted.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        Self::read(text).ok_or_else(|| InvalidValue::new("url", crate::secret::without_password(text), ACCEPTED_ARCHIVE))
+        Self::read(text)
+            .ok_or_else(|| InvalidValue::new("url", crate::secret::without_password(text), ACCEPTED_ARCHIVE))
     }
 
     fn read(text: &str) -> Option<Self> {
@@ -154,10 +155,32 @@ mod tests {
             assert_eq!(again, read.map(Ok), "{text} as it is shown");
         }
         for text in [
-            "", "file:", "file://", "file:///", "file://host/x", "file:///a/../b", "file:///a%20b", "file:///a\nb", "/a",
-            "s3:", "s3://", "s3://ab", "s3://Bucket", "s3://-bucket", "s3://bucket.", "s3://bu..cket", "s3://bu_cket",
-            "s3://bucket/a//b", "s3://bucket//", "s3://bucket/../x", "s3://bucket/a b", "s3://bucket/ü", "s3://bucket?x",
-            "s3://me:secret@bucket", "gs://bucket", "https://bucket",
+            "",
+            "file:",
+            "file://",
+            "file:///",
+            "file://host/x",
+            "file:///a/../b",
+            "file:///a%20b",
+            "file:///a\nb",
+            "/a",
+            "s3:",
+            "s3://",
+            "s3://ab",
+            "s3://Bucket",
+            "s3://-bucket",
+            "s3://bucket.",
+            "s3://bu..cket",
+            "s3://bu_cket",
+            "s3://bucket/a//b",
+            "s3://bucket//",
+            "s3://bucket/../x",
+            "s3://bucket/a b",
+            "s3://bucket/ü",
+            "s3://bucket?x",
+            "s3://me:secret@bucket",
+            "gs://bucket",
+            "https://bucket",
         ] {
             assert_eq!(ArchiveUrl::read(text), None, "{text}");
         }
@@ -190,7 +213,9 @@ mod tests {
             assert_eq!((endpoint.is_encrypted(), endpoint.is_local()), (encrypted, local), "{text}");
             assert_eq!(endpoint.as_str(), text.trim_end_matches('/'));
         }
-        for text in ["", "s3.example", "ftp://x", "https://", "https://a/b", "https://a?b", "https://a@b", "https://a:0"] {
+        for text in
+            ["", "s3.example", "ftp://x", "https://", "https://a/b", "https://a?b", "https://a@b", "https://a:0"]
+        {
             assert_eq!(Endpoint::read(text), None, "{text}");
         }
     }

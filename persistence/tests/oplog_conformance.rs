@@ -3,6 +3,9 @@
 #![allow(missing_docs, reason = "a test binary has no public items; the lint sees those that macros make")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[cfg(all(feature = "files", feature = "s3"))]
+mod blob_places;
+
 use async_trait::async_trait;
 use leasehold_persistence::conformance::layers::{Archived, ChunkFixture};
 use leasehold_persistence::conformance::oplog::Fixture;
@@ -26,6 +29,20 @@ macro_rules! layers {
         mod archived_in_blobs {
             use super::*;
             leasehold_persistence::oplog_store_conformance!(Archived::in_blobs($fixture));
+        }
+
+        #[cfg(all(feature = "files", feature = "s3"))]
+        mod archived_in_files {
+            use super::*;
+            use crate::blob_places::Folder;
+            leasehold_persistence::oplog_store_conformance!(Archived::in_place($fixture, Folder::new()));
+        }
+
+        #[cfg(all(feature = "files", feature = "s3"))]
+        mod archived_on_s3 {
+            use super::*;
+            use crate::blob_places::Bucket;
+            leasehold_persistence::oplog_store_conformance!(Archived::in_place($fixture, Bucket::new()));
         }
     };
 }

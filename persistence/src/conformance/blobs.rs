@@ -271,7 +271,8 @@ pub async fn a_place_that_is_away_is_unavailable_in_time_and_works_again_afterwa
     put(&*blobs, "7/a/before", b"x").await;
     fixture.set_away(true).await;
     let began = Instant::now();
-    let listed_then = async { blobs.list("7/").collect::<Vec<_>>().await.into_iter().map(|path| path.map(drop)).collect() };
+    let listed_then =
+        async { blobs.list("7/").collect::<Vec<_>>().await.into_iter().map(|path| path.map(drop)).collect() };
     let outcomes: [Result<(), Error>; 4] = [
         blobs.put("7/a/object", b"x".to_vec()).await,
         blobs.get("7/a/before").await.map(|found| panic!("{found:?}")),

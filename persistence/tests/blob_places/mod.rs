@@ -1,5 +1,7 @@
 //! Real places for objects: a folder, and S3-compatible storage.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use async_trait::async_trait;
 use leasehold_harness::S3;
 use leasehold_model::ClusterName;

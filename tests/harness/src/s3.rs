@@ -9,8 +9,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::{
-    DeleteObjectInput, DeleteObjectOutput, GetObjectInput, GetObjectOutput, ListObjectsV2Input,
-    ListObjectsV2Output, Object, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
+    DeleteObjectInput, DeleteObjectOutput, GetObjectInput, GetObjectOutput, ListObjectsV2Input, ListObjectsV2Output,
+    Object, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
 };
 use s3s::service::{S3ServiceBuilder, SharedS3Service};
 use s3s::{S3 as Protocol, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
@@ -175,7 +175,10 @@ impl S3 {
     /// All keys of [`S3::BUCKET`], in order.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
-        lock(&self.shared.buckets).get(Self::BUCKET).map(|objects| objects.keys().cloned().collect()).unwrap_or_default()
+        lock(&self.shared.buckets)
+            .get(Self::BUCKET)
+            .map(|objects| objects.keys().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Puts an object into [`S3::BUCKET`], past every check.
@@ -383,10 +386,7 @@ impl Protocol for Storage {
         whole(self.clone().get(request)).await
     }
 
-    async fn delete_object(
-        &self,
-        request: S3Request<DeleteObjectInput>,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+    async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
         whole(self.clone().delete(request)).await
     }
 

@@ -8,8 +8,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// How long keys of a file are used until it is read again.
 const FRESH: Duration = Duration::from_secs(10);
@@ -90,7 +91,8 @@ impl CredentialProvider for FromFile {
         }
         let path = self.path.clone();
         let keys = tokio::task::spawn_blocking(move || load(&path)).await?;
-        let keys = keys.map_err(|why| object_store::Error::Generic { store: "S3", source: NoCredentials(why).into() })?;
+        let keys =
+            keys.map_err(|why| object_store::Error::Generic { store: "S3", source: NoCredentials(why).into() })?;
         let keys = Arc::new(keys);
         *read = Some((Instant::now(), Arc::clone(&keys)));
         Ok(keys)
@@ -104,7 +106,8 @@ mod tests {
     #[test]
     fn keys_are_read_as_aws_tools_write_them() {
         let found = |text: &str| keys(text).map(|keys| (keys.key_id, keys.secret_key, keys.token));
-        let some = |id: &str, secret: &str, token: Option<&str>| Ok((id.into(), secret.into(), token.map(str::to_owned)));
+        let some =
+            |id: &str, secret: &str, token: Option<&str>| Ok((id.into(), secret.into(), token.map(str::to_owned)));
         assert_eq!(found("aws_access_key_id=a\naws_secret_access_key=b=/+\n"), some("a", "b=/+", None));
         let sections = "# x = y\n[other]\naws_access_key_id = o\n[default]\n; aws_access_key_id = no\nAWS_ACCESS_KEY_ID = d\n\
              aws_secret_access_key = e\naws_session_token = f\nregion = x\n[last]\naws_secret_access_key = l\n";
@@ -122,5 +125,24 @@ mod tests {
             let told = keys(text).unwrap_err();
             assert!(told.contains(part) && !told.contains("secret1"), "{told}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_are_changed_in_their_file_are_used_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        let write = |id: &str| {
+            std::fs::write(&path, format!("aws_access_key_id = {id}\naws_secret_access_key = s")).unwrap();
+        };
+        write("old");
+        let file = FromFile::new(path.clone()).unwrap();
+        let now = async || file.get_credential().await.map(|keys| keys.key_id.clone());
+        assert_eq!(now().await.unwrap(), "old");
+        write("new");
+        tokio::time::advance(FRESH).await;
+        assert_eq!(now().await.unwrap(), "new");
+        std::fs::remove_file(&path).unwrap();
+        tokio::time::advance(FRESH).await;
+        assert!(now().await.unwrap_err().to_string().contains(&path.display().to_string()));
     }
 }

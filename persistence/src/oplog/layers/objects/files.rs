@@ -91,7 +91,9 @@ pub(super) async fn open(
         Ok::<_, io::Error>((store.with_fsync(true).with_automatic_cleanup(true), Folder(folder)))
     });
     let failed = |why: String| {
-        Error::Unavailable(format!("{shown}: the folder cannot be used: {why}; it must be one, or one that can be made"))
+        Error::Unavailable(format!(
+            "{shown}: the folder cannot be used: {why}; it must be one, or one that can be made"
+        ))
     };
     let (store, folder) = timeout(within, opened)
         .await

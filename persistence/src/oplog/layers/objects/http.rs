@@ -1,8 +1,8 @@
 //! The HTTP client under S3: hyper over rustls with ring, as everywhere in this workspace. `object_store` signs, repeats and reads; here is one
 //! attempt with its deadline, and what S3 refuses becomes a typed error.
 
-use super::told::{NoCredentials, Refusal, Slow};
 use super::MAX_CALLS;
+use super::told::{NoCredentials, Refusal, Slow};
 use async_trait::async_trait;
 use http_body_util::{BodyExt, Limited};
 use hyper::StatusCode;
@@ -59,18 +59,22 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = ca_file {
-        let mut added = 0;
         let refused = |why: String| format!("the certificates in {} cannot be used: {why}", path.display());
-        for certificate in rustls_native_certs::load_certs_from_paths(Some(path), None).certs {
-            roots.add(certificate).map_err(|error| refused(error.to_string()))?;
-            added += 1;
+        let read = rustls_native_certs::load_certs_from_paths(Some(path), None);
+        if let Some(error) = read.errors.first() {
+            return Err(refused(error.to_string()));
         }
-        if added == 0 {
+        if read.certs.is_empty() {
             return Err(refused("there are none, in PEM".to_owned()));
+        }
+        for certificate in read.certs {
+            roots.add(certificate).map_err(|error| refused(error.to_string()))?;
         }
     }
     if roots.is_empty() {
-        return Err("this system has no certificates to trust: install ca-certificates, or name a file with them".into());
+        return Err(
+            "this system has no certificates to trust: install ca-certificates, or name a file with them".into()
+        );
     }
     Ok(roots)
 }
@@ -184,7 +188,8 @@ mod tests {
 
     #[test]
     fn only_what_s3_itself_calls_an_absent_object_is_one() {
-        let error = |code: &str| format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>x</Message></Error>");
+        let error =
+            |code: &str| format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>x</Message></Error>");
         let refusal = |status, code: &str| Some(Refusal { status, code: code.into() });
         for (status, body, expected) in [
             (404, error("NoSuchKey"), None),

@@ -259,7 +259,11 @@ impl ObjectBlobs {
                 drop(permit);
                 outcome
             };
-            if ends { run.await } else { tokio::spawn(run).map(|ran| ran.unwrap_or_else(|error| Err(error.into()))).await }
+            if ends {
+                run.await
+            } else {
+                tokio::spawn(run).map(|ran| ran.unwrap_or_else(|error| Err(error.into()))).await
+            }
         };
         let span = self.0.request_timeout;
         timeout(span, bounded).await.map_err(|_| Error::Unavailable(self.0.told.late(did, path, span)))
@@ -279,12 +283,16 @@ impl ObjectBlobs {
         loop {
             let inner = Arc::clone(&self.0);
             let (at, sent) = (location.clone(), payload.clone());
-            let outcome = self.call((told::Did::Put, path), async move { inner.put(&at, sent, conditional).await }).await?;
+            let outcome =
+                self.call((told::Did::Put, path), async move { inner.put(&at, sent, conditional).await }).await?;
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(error) if conditional && told::cannot_be_conditional(&error) => {
                     if self.0.conditional.swap(false, Ordering::Relaxed) {
-                        tracing::info!(archive = self.place(), "this storage has no conditional put; its objects' paths are unique all the same");
+                        tracing::info!(
+                            archive = self.place(),
+                            "this storage has no conditional put; its objects' paths are unique all the same"
+                        );
                     }
                     conditional = false;
                 }
@@ -405,8 +413,6 @@ impl Blobs for ObjectBlobs {
                     Ok(Ok((Some(part), objects))) => {
                         let paths = part.into_iter().filter_map(|object| match object {
                             Ok(object) => blobs.relative(&object.location).map(Ok),
-                            // A file with a name that no object has.
-                            Err(object_store::Error::InvalidPath { .. }) => None,
                             Err(error) => Some(Err(failed(&error))),
                         });
                         let paths: Vec<_> = paths.collect();

@@ -79,7 +79,10 @@ fn region(settings: &Settings, environment: &dyn Fn(&str) -> Option<String>) -> 
         Some(region) => Err(format!("{region:?} is no region: letters, digits and '-' make one")),
         // Storage that is not Amazon's seldom has more than one.
         None if settings.endpoint.is_some() => Ok("us-east-1".to_owned()),
-        None => Err("it has no region: set the archive's region, or AWS_REGION; or an endpoint, if it is not Amazon's".into()),
+        None => {
+            Err("it has no region: set the archive's region, or AWS_REGION; or an endpoint, if it is not Amazon's"
+                .into())
+        }
     }
 }
 
@@ -117,5 +120,64 @@ fn with_credentials(
             let builder = found.into_iter().fold(builder, |builder, (_, key, value)| builder.with_config(*key, value));
             Ok((builder, from))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(settings: &Settings, environment: &[(&str, &str)]) -> Result<(String, String), String> {
+        let lookup = |name: &str| {
+            let found = environment.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let (_, kind) = open_in("bucket", settings, &lookup)?;
+        match kind {
+            Kind::S3 { endpoint, credentials, .. } => Ok((endpoint, credentials)),
+            #[cfg(feature = "files")]
+            Kind::Files => panic!("no folder was opened"),
+        }
+    }
+
+    fn at(endpoint: &str) -> Settings {
+        Settings { endpoint: Some(Endpoint::parse(endpoint).unwrap()), ..Settings::default() }
+    }
+
+    const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret1")];
+
+    #[test]
+    fn credentials_and_region_come_from_the_settings_or_the_environment() {
+        let environment = [KEYS.as_slice(), &[("AWS_DEFAULT_REGION", "eu-central-1")]].concat();
+        let amazon = opened(&Settings::default(), &environment).unwrap();
+        assert_eq!(amazon.0, "https://s3.eu-central-1.amazonaws.com");
+        assert_eq!(amazon.1, "the environment: AWS_ACCESS_KEY_ID");
+        let role = opened(&Settings { region: Some("us-west-2".into()), ..Settings::default() }, &[]).unwrap();
+        assert_eq!(role.0, "https://s3.us-west-2.amazonaws.com");
+        assert!(role.1.contains("machine's role"), "{role:?}");
+        let keys = Credentials::Keys { id: "given".into(), secret: "secret1".into(), token: Some("secret1".into()) };
+        let settings = Settings { credentials: keys, ..at("http://127.0.0.1:1") };
+        assert_eq!(opened(&settings, &KEYS).unwrap().1, "the settings: access key given");
+        assert!(!format!("{settings:?}").contains("secret1"), "{settings:?}");
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_with_what_to_do() {
+        let absent = Credentials::File("/absent/keys".into());
+        let region = Some("eu west".to_owned());
+        for (settings, environment, part) in [
+            (at("http://10.0.0.1:9000"), KEYS.as_slice(), "use https://, or allow http"),
+            (at("https://10.0.0.1:9000"), &[], "no credentials: name a file"),
+            (at("https://10.0.0.1:9000"), &KEYS[1..], "make no sense"),
+            (Settings::default(), &KEYS, "no region"),
+            (Settings { region, ..Settings::default() }, &KEYS, "\"eu west\" is no region"),
+            (Settings { credentials: absent, ..at("http://[::1]:1") }, &KEYS, "/absent/keys"),
+            (Settings { ca_file: Some("/absent/ca".into()), ..at("https://a") }, &KEYS, "/absent/ca"),
+        ] {
+            let told = opened(&settings, environment).unwrap_err();
+            assert!(told.contains(part) && !told.contains("secret1"), "{part}: {told}");
+        }
+        let allowed = Settings { allow_http: true, ..at("http://10.0.0.1:9000") };
+        assert_eq!(opened(&allowed, &KEYS).unwrap().0, "http://10.0.0.1:9000");
     }
 }

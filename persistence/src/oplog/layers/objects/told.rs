@@ -128,6 +128,11 @@ impl Place {
     fn hint(&self, error: &object_store::Error) -> Hint {
         match &self.kind {
             #[cfg(feature = "files")]
+            // The list ends there: what comes behind would not be seen.
+            Kind::Files if matches!(error, object_store::Error::InvalidPath { .. }) => {
+                Hint::settings("a file there has a name that no object has; move it away")
+            }
+            #[cfg(feature = "files")]
             Kind::Files => match cause::<io::Error>(error).map(io::Error::kind) {
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                     Hint::waiting("make room there: nothing is lost, entries stay in the primary layer until then")
@@ -135,7 +140,9 @@ impl Place {
                 Some(io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
                     Hint::settings("let the executor's user read and write there")
                 }
-                Some(io::ErrorKind::NotADirectory) => Hint::settings("a file is in the place of a folder; move it away"),
+                Some(io::ErrorKind::NotADirectory) => {
+                    Hint::settings("a file is in the place of a folder; move it away")
+                }
                 Some(_) | None => Hint::waiting("look whether the folder is mounted and sound"),
             },
             #[cfg(feature = "s3")]
@@ -170,16 +177,16 @@ impl Hint {
 #[cfg(feature = "s3")]
 fn refused(refusal: &Refusal, bucket: &str, endpoint: &str, credentials: &str) -> Hint {
     match (refusal.code.as_str(), refusal.status) {
-        ("NoSuchBucket" | "InvalidBucketName", _) => {
-            Hint::settings(format!("there is no bucket {bucket} at {endpoint}: create it, or correct the archive's url"))
-        }
-        ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired", _) => {
-            Hint::settings(format!("correct the credentials, which are from {credentials}"))
-        }
+        ("NoSuchBucket" | "InvalidBucketName", _) => Hint::settings(format!(
+            "there is no bucket {bucket} at {endpoint}: create it, or correct the archive's url"
+        )),
+        (
+            "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired",
+            _,
+        ) => Hint::settings(format!("correct the credentials, which are from {credentials}")),
         ("RequestTimeTooSkewed", _) => Hint::settings("set this machine's clock"),
-        ("AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException", _) | ("", 301) => {
-            Hint::settings("the bucket is in another region: correct the archive's region")
-        }
+        ("AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException", _)
+        | ("", 301) => Hint::settings("the bucket is in another region: correct the archive's region"),
         (_, 401 | 403) => {
             let whose = format!("the access key, which is from {credentials}");
             Hint::settings(format!("allow {whose}, to put, get, delete and list objects of bucket {bucket}"))
