@@ -1,6 +1,7 @@
 //! Configuration of `shard-executor`.
 
 use crate::Configuration;
+use crate::archive::Archive;
 use crate::key::Key;
 use crate::keys;
 use crate::kind::{self, BridgedApp, StorageUrl, show_duration};
@@ -130,6 +131,8 @@ pub struct Oplog {
     pub snapshot_every: u32,
     /// How long the lock may be held without a commit before its holder counts as frozen and is stepped around.
     pub step_around_after: Duration,
+    /// `[oplog.archive]`.
+    pub archive: Archive,
 }
 
 /// Well below a lease, so that a frozen writer does not cost its shards' next owner one.
@@ -172,8 +175,8 @@ impl Configuration for ExecutorConfig {
             idle_after: reader.duration(&keys::AGENTS_IDLE_AFTER),
         };
         let bridge = Bridge::read(reader);
+        let url = reader.storage(&keys::OPLOG_URL);
         let oplog = Oplog {
-            url: reader.storage(&keys::OPLOG_URL),
             snapshot_every: reader.whole(&keys::SNAPSHOT_EVERY),
             step_around_after: preset(
                 reader,
@@ -181,6 +184,8 @@ impl Configuration for ExecutorConfig {
                 lease.profile,
                 step_around_after(lease.profile),
             ),
+            archive: Archive::read(reader, &url),
+            url,
         };
         if oplog.url == StorageUrl::Memory {
             reader.warnings.push("oplog.url is memory: agents' state is forgotten when the process ends".into());

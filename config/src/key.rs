@@ -36,6 +36,12 @@ impl Key {
         self.path.split_once('.').map_or("", |(section, _)| section)
     }
 
+    /// Whether it stands in the table `path`.
+    #[must_use]
+    pub(crate) fn is_in(&self, path: &str) -> bool {
+        self.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'))
+    }
+
     /// The name within the section.
     #[must_use]
     pub fn name(&self) -> &'static str {

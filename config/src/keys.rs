@@ -319,6 +319,79 @@ key!(
      around."
 );
 key!(
+    ARCHIVE_TO,
+    "oplog.archive.to",
+    Kind::OneOf(&["none", "list", "blobs"]),
+    "none",
+    "Where older entries of an agent are moved, in compressed chunks: none, they stay; list, into the store of the oplogs itself; blobs, \
+     into the folder or the S3-compatible storage that oplog.archive.url names. What was moved is read whatever this says."
+);
+key!(
+    ARCHIVE_AFTER_ENTRIES,
+    "oplog.archive.after_entries",
+    Kind::Whole { min: 1, max: 1_000_000 },
+    "1000",
+    "How many entries of an agent stay where they were written; older ones move."
+);
+key!(
+    ARCHIVE_AFTER_AGE,
+    "oplog.archive.after_age",
+    Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(365 * 24 * 3600) },
+    "1h",
+    "After how long fewer entries move too, counted from when their executor wrote or found them."
+);
+key!(
+    ARCHIVE_URL,
+    "oplog.archive.url",
+    Kind::Archive,
+    unset "there is none" e.g. "s3://my-bucket/leasehold",
+    "Where blobs are: a folder of this machine or of a network file system, or a bucket. Objects are below CLUSTER/ there: one store of oplogs \
+     and one cluster's name for each. Every executor of the cluster must name the same place."
+);
+key!(
+    ARCHIVE_ENDPOINT,
+    "oplog.archive.endpoint",
+    Kind::Endpoint,
+    unset "Amazon's" e.g. "https://s3.example:9000",
+    "With s3: where the storage is served, if it is not Amazon's. http:// only on this machine, unless allow_http says otherwise."
+);
+key!(
+    ARCHIVE_REGION,
+    "oplog.archive.region",
+    Kind::Region,
+    unset "of AWS_REGION or AWS_DEFAULT_REGION; with an endpoint us-east-1 if there is none" e.g. "eu-central-1",
+    "With s3: the bucket's region."
+);
+key!(
+    ARCHIVE_CREDENTIALS_FILE,
+    "oplog.archive.credentials_file",
+    Kind::File,
+    unset "from the environment, as AWS's own tools take them: AWS_ACCESS_KEY_ID and so on" e.g. "/etc/leasehold/s3-credentials",
+    "With s3: a file with aws_access_key_id and aws_secret_access_key in its section [default], as AWS's tools write it. It may be changed \
+     while the executor runs."
+);
+key!(
+    ARCHIVE_CA_FILE,
+    "oplog.archive.ca_file",
+    Kind::File,
+    unset "the system's certificates alone" e.g. "/etc/leasehold/s3-ca.pem",
+    "With s3 over https: who signs the endpoint's certificate, in PEM."
+);
+key!(
+    ARCHIVE_ALLOW_HTTP,
+    "oplog.archive.allow_http",
+    Kind::OneOf(&["no", "yes"]),
+    "no",
+    "With s3: whether an endpoint on another machine may be http://. Entries can then be read on the way."
+);
+key!(
+    ARCHIVE_REQUEST_TIMEOUT,
+    "oplog.archive.request_timeout",
+    Kind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(300) },
+    "10s",
+    "How long one call to blob storage may take, its repetitions included. Nothing waits for it but moves, and reads of what was moved."
+);
+key!(
     CONNECTIONS,
     "limits.connections",
     Kind::Whole { min: 1, max: 1_000_000 },
@@ -416,6 +489,16 @@ pub(crate) static EXECUTOR: &[&Key] = &[
     &OPLOG_URL,
     &SNAPSHOT_EVERY,
     &STEP_AROUND_AFTER,
+    &ARCHIVE_TO,
+    &ARCHIVE_AFTER_ENTRIES,
+    &ARCHIVE_AFTER_AGE,
+    &ARCHIVE_URL,
+    &ARCHIVE_ENDPOINT,
+    &ARCHIVE_REGION,
+    &ARCHIVE_CREDENTIALS_FILE,
+    &ARCHIVE_CA_FILE,
+    &ARCHIVE_ALLOW_HTTP,
+    &ARCHIVE_REQUEST_TIMEOUT,
     &CONNECTIONS,
     &CALLS,
     &LOG_FORMAT,

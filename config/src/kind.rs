@@ -1,5 +1,6 @@
 //! What a value may be: its text form, its range, and how both are told to a person.
 
+use leasehold_model::archive::{ACCEPTED_ARCHIVE, ACCEPTED_ENDPOINT};
 use leasehold_model::secret::without_password;
 use leasehold_model::{Address, ClusterName, InvalidValue};
 use std::collections::BTreeSet;
@@ -43,6 +44,12 @@ pub enum Kind {
     SharedStorage(&'static str),
     /// A file's path.
     File,
+    /// Where the archive of oplogs is.
+    Archive,
+    /// Where S3-compatible storage is served.
+    Endpoint,
+    /// A region of S3.
+    Region,
     /// Agent types with the applications that decide for them.
     Apps,
 }
@@ -70,6 +77,9 @@ impl Kind {
                  https://), or memory:"
             ),
             Self::File => "the path of a file".into(),
+            Self::Archive => ACCEPTED_ARCHIVE.into(),
+            Self::Endpoint => ACCEPTED_ENDPOINT.into(),
+            Self::Region => "1 to 64 of letters, digits, '-'".into(),
             Self::Apps => "up to 64 of TYPE=http://HOST:PORT, with a path after it if need be, each TYPE once (1 to 128 of letters, \
                  digits, '.', '_', '-'); https:// is not spoken: the application stands beside the executor"
                 .into(),
@@ -92,7 +102,10 @@ impl Kind {
             | Self::Allowance
             | Self::Storage(_)
             | Self::SharedStorage(_)
-            | Self::File => format!("{text:?}"),
+            | Self::File
+            | Self::Archive
+            | Self::Endpoint
+            | Self::Region => format!("{text:?}"),
         }
     }
 }
@@ -186,6 +199,24 @@ pub(crate) fn addresses(text: &str) -> Option<Vec<Address>> {
 /// A zone is written as a name is.
 pub(crate) fn zone(text: &str) -> Option<String> {
     ClusterName::new(text).ok().map(String::from)
+}
+
+pub(crate) fn file(text: &str) -> Option<PathBuf> {
+    (!text.contains(char::is_control)).then(|| PathBuf::from(text))
+}
+
+/// A region is written as part of a host's name.
+pub(crate) fn region(text: &str) -> Option<String> {
+    let sound = text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    sound.then(|| text.to_owned())
+}
+
+pub(crate) fn yes(text: &str) -> Option<bool> {
+    match text {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
 }
 
 /// Where oplogs may be.

@@ -98,7 +98,7 @@ impl Layers {
             let place = Source::File { path: path.to_owned(), line };
             match text {
                 Some(text) => values.push((key, text, place)),
-                None if self.keys.iter().any(|known| known.section() == key) => {}
+                None if self.keys.iter().any(|known| known.is_in(&key)) => {}
                 None => self.unknown(&key, place),
             }
         }

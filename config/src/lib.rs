@@ -20,6 +20,7 @@
 //! # Ok::<(), leasehold_config::ConfigError>(())
 //! ```
 
+mod archive;
 mod error;
 mod executor;
 mod file;
@@ -36,6 +37,7 @@ mod sections;
 mod show;
 mod source;
 
+pub use archive::{Archive, ArchiveTo, BlobStorage};
 pub use error::{ConfigError, Problem};
 pub use executor::{Agents, Bridge, ExecutorConfig, Identity, Oplog};
 pub use gateway::{GatewayConfig, Route};

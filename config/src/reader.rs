@@ -42,7 +42,7 @@ impl Reader {
         let parsed = parse(&text);
         // The text goes into what is shown and into complaints; a store's may hold a password.
         let text = match key.kind {
-            Kind::Storage(_) | Kind::SharedStorage(_) => without_password(&text),
+            Kind::Storage(_) | Kind::SharedStorage(_) | Kind::Archive | Kind::Endpoint => without_password(&text),
             Kind::Duration { .. }
             | Kind::Whole { .. }
             | Kind::OneOf(_)
@@ -52,6 +52,7 @@ impl Reader {
             | Kind::Listen
             | Kind::Allowance
             | Kind::File
+            | Kind::Region
             | Kind::Apps => text,
         };
         if parsed.is_some() {

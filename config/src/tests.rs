@@ -313,6 +313,78 @@ fn oplogs_are_kept_where_several_executors_can_share_them_and_passwords_are_neve
 }
 
 #[test]
+fn an_archive_is_read_whole_and_by_default_nothing_moves() {
+    let archive = |text: &str| from_text::<ExecutorConfig>(text).unwrap().config.oplog.archive;
+    let unset = archive("[oplog.archive]\n");
+    assert_eq!((unset.to, unset.blobs, unset.after_entries), (ArchiveTo::None, None, 1000));
+    let set = archive(
+        "[oplog.archive]\nto = \"blobs\"\nurl = \"s3://my-bucket/pre/\"\nendpoint = \"https://s3.example/\"\nregion = \"r-1\"\n\
+         credentials_file = \"/c\"\nca_file = \"/d\"\nrequest_timeout = \"3s\"\nafter_entries = 7\nafter_age = \"2h\"\n",
+    );
+    let storage = set.blobs.unwrap();
+    assert_eq!((set.to, set.after_entries, set.after_age), (ArchiveTo::Blobs, 7, Duration::from_secs(7200)));
+    assert_eq!(storage.url.to_string(), "s3://my-bucket/pre");
+    assert_eq!(storage.endpoint.unwrap().as_str(), "https://s3.example");
+    assert_eq!((storage.region.as_deref(), storage.allow_http), (Some("r-1"), false));
+    assert_eq!(storage.credentials_file.unwrap(), PathBuf::from("/c"));
+    assert_eq!((storage.ca_file.unwrap(), storage.request_timeout), (PathBuf::from("/d"), Duration::from_secs(3)));
+}
+
+#[test]
+fn an_archive_that_cannot_work_is_refused_with_what_to_do() {
+    let s3 = "oplog.archive.url=s3://my-bucket";
+    let blobs = "oplog.archive.to=blobs";
+    for (set, begin, part) in [
+        (vec![blobs], "oplog.archive.url: not set", "file:///FOLDER or s3://BUCKET/PREFIX"),
+        (vec![blobs, s3, "oplog.url=memory:"], "oplog.archive.to: blobs", "set oplog.archive.to to list or none"),
+        (
+            vec![blobs, s3, "oplog.archive.endpoint=http://10.0.0.1:9"],
+            "oplog.archive.endpoint: http://10",
+            "use https://",
+        ),
+        (vec!["oplog.archive.to=s3"], "oplog.archive.to: \"s3\"", "one of none, list, blobs"),
+        (vec!["oplog.archive.url=data/archive"], "oplog.archive.url: \"data/archive\"", "file:///FOLDER"),
+        (vec!["oplog.archive.url=s3://k:secret@b"], "oplog.archive.url: \"s3://k:***@b\"", "s3://BUCKET/PREFIX"),
+        (
+            vec!["oplog.archive.endpoint=https://k:secret@b"],
+            "oplog.archive.endpoint: \"https://k:***@b\"",
+            "https://HOST",
+        ),
+        (vec!["oplog.archive.region=eu west"], "oplog.archive.region", "letters"),
+        (vec!["oplog.archive.request_timeout=6m"], "oplog.archive.request_timeout", "100ms to 300s"),
+        (vec!["oplog.archive.after_entries=0"], "oplog.archive.after_entries", "1 to 1000000"),
+        (vec!["oplog.archiv.url=s3://my-bucket"], "oplog.archiv.url: unknown key", "oplog.archive.url"),
+    ] {
+        let told = refusal::<ExecutorConfig>(&flags(&set));
+        assert!(told.starts_with(begin) && told.contains(part) && !told.contains("secret"), "{begin}, {part}: {told}");
+    }
+}
+
+#[test]
+fn an_archive_that_may_surprise_is_warned_about() {
+    let file = "oplog.archive.url=file:///archive";
+    let s3 = "oplog.archive.url=s3://my-bucket";
+    let blobs = "oplog.archive.to=blobs";
+    for (set, parts) in [
+        (vec![blobs, file], vec![]),
+        (vec![blobs, file, "oplog.url=postgres://me@db/x"], vec!["must be the same one on each of them"]),
+        (vec![blobs, file, "oplog.archive.region=r"], vec!["oplog.archive.region has no effect"]),
+        (vec![blobs, s3, "oplog.archive.endpoint=http://127.0.0.1:9"], vec![]),
+        (
+            vec![blobs, s3, "oplog.archive.endpoint=http://10.0.0.1:9", "oplog.archive.allow_http=yes"],
+            vec!["entries travel to http://10.0.0.1:9 unencrypted"],
+        ),
+        (vec![s3, "oplog.archive.to=list"], vec!["oplog.archive.url is only read"]),
+        (vec!["oplog.archive.after_age=2h"], vec!["oplog.archive.after_age has no effect"]),
+        (vec!["oplog.archive.to=list", "oplog.url=memory:"], vec!["oplog.url is memory"]),
+    ] {
+        let warnings = load::<ExecutorConfig>(&flags(&set)).unwrap().warnings;
+        let told = warnings.iter().zip(&parts).all(|(warning, part)| warning.contains(part));
+        assert!(told && warnings.len() == parts.len(), "{set:?}: {warnings:?}");
+    }
+}
+
+#[test]
 fn everything_that_is_wrong_is_told_at_once() {
     let refused = refusal::<ManagerConfig>(&flags(&[
         "nonsense",
@@ -426,6 +498,9 @@ fn accepted_text(kind: Kind, g: &mut Gen) -> String {
         }
         Kind::SharedStorage(_) => (*g.choose(&["memory:", "sqlite:/x", "postgres://me@db/x"]).unwrap()).to_owned(),
         Kind::File => format!("/etc/{}", u8::arbitrary(g)),
+        Kind::Archive => (*g.choose(&["file:///a b/\"ü", "s3://my-bucket", "s3://b.2-c/a/b=c"]).unwrap()).to_owned(),
+        Kind::Endpoint => (*g.choose(&["https://s3.example", "http://127.0.0.1:9000"]).unwrap()).to_owned(),
+        Kind::Region => format!("eu-west-{}", u8::arbitrary(g)),
         Kind::Apps => format!("t{}=http://127.0.0.1:{}", u8::arbitrary(g), 1 + u16::arbitrary(g) % 60_000),
     }
 }
