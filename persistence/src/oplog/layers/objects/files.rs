@@ -27,11 +27,9 @@ impl Folder {
     pub async fn present(&self) -> Outcome<()> {
         let mark = self.0.join(MARK);
         let there = tokio::task::spawn_blocking(move || fs::symlink_metadata(mark)).await?;
-        there.map(drop).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                failed(io::Error::new(io::ErrorKind::NotFound, format!("its file {MARK} is not there")))
-            }
-            _ => failed(error),
+        there.map(drop).map_err(|error| {
+            let told = format!("its file {MARK} is not there");
+            failed(if error.kind() == io::ErrorKind::NotFound { io::Error::new(error.kind(), told) } else { error })
         })
     }
 
