@@ -104,8 +104,13 @@ const PART: &str = "BLOBS_CHILD_FOLDER";
 
 /// Runs the child's part with `mount` done before, in file systems of its own. Needs root or user namespaces.
 fn child(mount: &str, part: &str, folder: &Path) {
-    let output = Command::new("unshare")
-        .args(["--map-root-user", "--mount", "/bin/sh", "-c", &format!("{mount} && exec \"$@\""), "sh"])
+    let mut shell = Command::new("unshare");
+    shell.args(["--map-root-user", "--mount", "/bin/sh", "-c", &format!("{mount} && exec \"$@\""), "sh"]);
+    child_by(shell, part, folder);
+}
+
+fn child_by(mut shell: Command, part: &str, folder: &Path) {
+    let output = shell
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", part, "--nocapture"])
         .env(PART, folder)
@@ -169,5 +174,63 @@ async fn a_read_only_folder_is_read_and_what_would_change_it_is_refused_with_wha
         assert!(told.contains("Read-only file system") && told.contains("let the executor's user"), "{told}");
     }
     assert!(matches!(blobs.check().await, Err(Error::Invalid(_))));
+    println!("the child has done its part");
+}
+
+/// A library before the system's whose `fsync` fails for what ends as the file `failing` says.
+const FAILING_SYNCS: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int fsync(int fd) {
+    char link[64], name[4096], end[256] = "";
+    FILE *failing = fopen(getenv("BLOBS_CHILD_FAILING"), "r");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, name, sizeof name - 1);
+    if (failing) {
+        if (!fgets(end, sizeof end, failing)) end[0] = 0;
+        fclose(failing);
+    }
+    if (length > 0 && end[0]) {
+        name[length] = 0;
+        size_t ends = strlen(end);
+        if (length >= ends && !strcmp(name + length - ends, end)) { errno = EIO; return -1; }
+    }
+    return syscall(SYS_fsync, fd);
+}
+"#;
+
+/// A list may name an object once its put was answered: nothing that it stands on may be lost with the power then.
+#[tokio::test]
+async fn a_put_is_answered_once_the_file_and_every_folder_above_it_are_synced() {
+    const FAILING: &str = "BLOBS_CHILD_FAILING";
+    let Some(folder) = of_child() else {
+        let place = Folder::new();
+        let at = |name| place.0.path().join(name);
+        fs::write(at("syncs.c"), FAILING_SYNCS).unwrap();
+        let mut cc = Command::new("cc");
+        assert!(cc.args(["-shared", "-fPIC", "-o"]).args([at("syncs.so"), at("syncs.c")]).status().unwrap().success());
+        let mut shell = Command::new("/usr/bin/env");
+        shell.env(FAILING, at("failing")).arg(format!("LD_PRELOAD={}", at("syncs.so").display()));
+        let name = "a_put_is_answered_once_the_file_and_every_folder_above_it_are_synced";
+        return child_by(shell, name, &place.path());
+    };
+    let failing = PathBuf::from(std::env::var_os(FAILING).unwrap());
+    let blobs = opened(&folder).await.unwrap();
+    for (number, end) in ["#1", "/c/7/a", "/c/7", "/c", "/archive"].into_iter().enumerate() {
+        fs::write(&failing, end).unwrap();
+        // The folders are there, or made by this put.
+        for path in [format!("7/a/{number}"), "7/a/again".to_owned(), "7/a/again".to_owned()] {
+            let told = unavailable(blobs.put(&path, b"x".to_vec()).await);
+            assert!(told.contains("Input/output error"), "{end}: {told}");
+        }
+        fs::remove_file(&failing).unwrap();
+        assert_eq!(blobs.put("7/a/again", b"x".to_vec()).await, Ok(()), "{end}");
+        assert_eq!(blobs.delete("7/a/again").await, Ok(()));
+    }
     println!("the child has done its part");
 }

@@ -13,7 +13,7 @@ use leasehold_model::archive::{ArchiveUrl, Endpoint};
 use leasehold_model::{AgentId, ClusterName, ExecutorId, ShardEpoch, ShardId};
 use leasehold_persistence::oplog::layers::blobs::Blobs;
 use leasehold_persistence::oplog::layers::names::ObjectPath;
-use leasehold_persistence::oplog::layers::objects::{Credentials, MAX_RETRIES, ObjectBlobs, Settings};
+use leasehold_persistence::oplog::layers::objects::{Credentials, MAX_CALLS, MAX_RETRIES, ObjectBlobs, Settings};
 use leasehold_persistence::oplog::layers::{Archive, Layered, Upto};
 use leasehold_persistence::oplog::{
     Append, EntryIndex, EntryKind, Error, MemoryOplogStore, NewEntry, OplogStore, Writer,
@@ -126,6 +126,22 @@ async fn a_busy_server_is_asked_again_and_given_up_after_a_few_times() {
     let refused = blobs.get("7/a/object").await;
     assert!(matches!(&refused, Err(Error::Unavailable(told)) if told.contains("InternalError")), "{refused:?}");
     assert_eq!(server.calls("GetObject"), 1 + MAX_RETRIES);
+}
+
+/// Whoever waits for a place waits within its deadline. An attempt may take half of it: so each place is used twice at most.
+#[tokio::test]
+async fn no_more_calls_than_allowed_are_under_way_at_once() {
+    let server = S3::start();
+    let settings = Settings { request_timeout: Duration::from_millis(800), ..Bucket::settings(&server.endpoint()) };
+    let blobs = opened(&Bucket::url(), &settings).await;
+    (0..100).for_each(|_| server.strike("PutObject", Strike::Hold));
+    let paths: Vec<_> = (0..100).map(|number| format!("7/a/{number}")).collect();
+    let puts = paths.iter().map(|path| blobs.put(path, b"x".to_vec()));
+    for outcome in futures::future::join_all(puts).await {
+        assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
+    }
+    let calls = server.calls("PutObject");
+    assert!((MAX_CALLS..=2 * MAX_CALLS).contains(&calls), "{calls}");
 }
 
 #[tokio::test]

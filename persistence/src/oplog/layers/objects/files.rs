@@ -1,5 +1,6 @@
-//! A folder as blob storage. `object_store` writes a file beside the place (`NAME#1`), syncs it, links it into place, and syncs the folder; here
-//! the folders above are synced too, which another put may have made and not synced yet.
+//! A folder as blob storage. `object_store` writes a file beside the place (`NAME#1`), syncs it, links it into place, and syncs the folder. Here
+//! the folders above are synced too, which another put may have made and not synced yet; and an object that was there before, of which nobody
+//! may know whether its sync came to its end.
 
 use super::Outcome;
 use crate::oplog::Error;
@@ -33,16 +34,15 @@ impl Folder {
         })
     }
 
-    /// Makes the folders between an object and this one durable.
+    /// Makes an object and all folders between it and this one durable, whoever made them.
     pub async fn sync(&self, object: &Path) -> Outcome<()> {
         let (root, parts) = (self.0.clone(), object.parts().map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
         let synced = tokio::task::spawn_blocking(move || {
-            let mut folder = root;
-            sync(&folder)?;
-            // The object's own folder is synced by who puts it.
-            for part in parts.iter().rev().skip(2).rev() {
-                folder.push(part);
-                sync(&folder)?;
+            let mut path = root;
+            sync(&path)?;
+            for part in parts {
+                path.push(part);
+                sync(&path)?;
             }
             Ok(())
         });
@@ -54,8 +54,8 @@ fn failed(source: io::Error) -> object_store::Error {
     object_store::Error::Generic { store: "folder", source: source.into() }
 }
 
-fn sync(folder: &std::path::Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+fn sync(path: &std::path::Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// Makes the folder, durably, if it is not there.

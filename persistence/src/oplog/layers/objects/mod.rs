@@ -352,14 +352,17 @@ impl ObjectBlobs {
 }
 
 impl Inner {
+    /// An object that is there already is told of once it is durable.
     async fn put(&self, at: &Path, payload: PutPayload, conditional: bool) -> Outcome<()> {
         let mode = if conditional { PutMode::Create } else { PutMode::Overwrite };
-        self.store.put_opts(at, payload, PutOptions { mode, ..PutOptions::default() }).await?;
+        let put = self.store.put_opts(at, payload, PutOptions { mode, ..PutOptions::default() }).await;
         #[cfg(feature = "files")]
-        if let Some(folder) = &self.folder {
+        if let Some(folder) = &self.folder
+            && matches!(put, Ok(_) | Err(object_store::Error::AlreadyExists { .. }))
+        {
             folder.sync(at).await?;
         }
-        Ok(())
+        put.map(drop)
     }
 }
 
