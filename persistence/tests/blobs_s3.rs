@@ -128,7 +128,7 @@ async fn a_busy_server_is_asked_again_and_given_up_after_a_few_times() {
     assert_eq!(server.calls("GetObject"), 1 + MAX_RETRIES);
 }
 
-/// Whoever waits for a place waits within its deadline. An attempt may take half of it: so each place is used twice at most.
+/// Whoever waits for a place waits within its deadline. An attempt takes half of it: so each place is used twice, or once more at the very end.
 #[tokio::test]
 async fn no_more_calls_than_allowed_are_under_way_at_once() {
     let server = S3::start();
@@ -141,7 +141,7 @@ async fn no_more_calls_than_allowed_are_under_way_at_once() {
         assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
     }
     let calls = server.calls("PutObject");
-    assert!((MAX_CALLS..=2 * MAX_CALLS).contains(&calls), "{calls}");
+    assert!((MAX_CALLS..=3 * MAX_CALLS).contains(&calls), "{calls}");
 }
 
 #[tokio::test]

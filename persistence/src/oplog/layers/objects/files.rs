@@ -8,6 +8,7 @@ use leasehold_model::ClusterName;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -88,15 +89,15 @@ pub(super) async fn open(
         let store = LocalFileSystem::new_with_prefix(&folder).map_err(io::Error::other)?;
         Ok::<_, io::Error>((store.with_fsync(true).with_automatic_cleanup(true), Folder(folder)))
     });
-    let failed = |why: String| {
-        Error::Unavailable(format!(
-            "{shown}: the folder cannot be used: {why}; it must be one, or one that can be made"
-        ))
+    let told = |why: &dyn fmt::Display| {
+        format!("{shown}: the folder cannot be used: {why}; it must be one, or one that can be made")
     };
-    let (store, folder) = timeout(within, opened)
-        .await
-        .map_err(|_| failed(format!("the file system did not answer within {within:?}")))?
-        .map_err(|error| failed(error.to_string()))?
-        .map_err(|error| failed(error.to_string()))?;
+    let away = |why: &dyn fmt::Display| Error::Unavailable(told(why));
+    let waits = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::ReadOnlyFilesystem];
+    let opened = timeout(within, opened).await;
+    let (store, folder) = opened
+        .map_err(|_| away(&format_args!("the file system did not answer within {within:?}")))?
+        .map_err(|error| away(&error))?
+        .map_err(|error| if waits.contains(&error.kind()) { away(&error) } else { Error::Invalid(told(&error)) })?;
     Ok((Arc::new(store), folder))
 }
