@@ -1,5 +1,6 @@
 //! An executor process: ports, oplog store, actors; the lease on a thread of its own.
 
+use super::archive::{self, Layers};
 use super::manager::{serve, told};
 use super::{bind, limits, store_url};
 use crate::bridge::{Bridge, BridgeSettings};
@@ -24,7 +25,6 @@ use leasehold_model::fence::FenceKeeper;
 use leasehold_model::holder::{self, Life};
 use leasehold_model::message::LeaseKey;
 use leasehold_model::{ExecutorId, ExecutorName};
-use leasehold_persistence::OplogStore;
 use leasehold_persistence::oplog::{self, Error as OplogError};
 use leasehold_rpc::api::{ExecutorApi, InvokeApi};
 use leasehold_rpc::channel::Dialer;
@@ -69,7 +69,7 @@ impl ExecutorProcess {
     ///
     /// # Errors
     /// A port in use (1), an address that nobody can dial (78), an oplog store that cannot be used (75, corrupt: 1,
-    /// a folder that cannot be: 78).
+    /// a folder that cannot be: 78), an archive that never can (78).
     pub async fn start(config: &ExecutorConfig, types: AgentTypes) -> Result<Self, Failure> {
         let (grpc_listener, grpc) = bind("listen.grpc", config.listen.grpc).await?;
         let (http_listener, http) = bind("listen.http", config.listen.http).await?;
@@ -84,9 +84,9 @@ impl ExecutorProcess {
             shard_count: config.shard_count,
         };
         let types = with_apps(types, config)?;
-        let store = open_oplogs(config).await?;
+        let layers = open_oplogs(config).await?;
         let mut registry = Registry::default();
-        let Actors { lease_holder, exit, front } = start_actors(config, identity, store, (types, &mut registry))?;
+        let Actors { lease_holder, exit, front } = start_actors(config, identity, layers, (types, &mut registry))?;
         let draining = front.draining.clone();
         let (stop, stopping) = watch::channel(false);
         let routes = http::operations(Operations { not_ready: not_ready(&front), registry });
@@ -146,7 +146,7 @@ fn with_apps(types: AgentTypes, config: &ExecutorConfig) -> Result<AgentTypes, F
     Ok(types.with(bridges))
 }
 
-async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Failure> {
+async fn open_oplogs(config: &ExecutorConfig) -> Result<Layers, Failure> {
     let url = &config.oplog.url;
     if let StorageUrl::Sqlite(folder) = url {
         make_folder(folder).map_err(|failure| failure.about(&format!("oplog.url = {url}")))?;
@@ -166,7 +166,7 @@ async fn open_oplogs(config: &ExecutorConfig) -> Result<Arc<dyn OplogStore>, Fai
     for warning in opened.warnings {
         tracing::warn!(%warning, "oplog.url");
     }
-    Ok(opened.store)
+    archive::layered(config, opened.store).await
 }
 
 /// Makes the folder of the oplogs, with those above it. Where it cannot be, the configuration is wrong; where there is no room, wait.
@@ -183,7 +183,7 @@ fn make_folder(folder: &Path) -> Result<(), Failure> {
 fn start_actors(
     config: &ExecutorConfig,
     identity: holder::Identity,
-    store: Arc<dyn OplogStore>,
+    layers: Layers,
     (types, registry): (AgentTypes, &mut Registry),
 ) -> Result<Actors, Failure> {
     let clock: SharedClock = Arc::new(HolderClock);
@@ -218,8 +218,8 @@ fn start_actors(
     let around = Surroundings {
         fence: fence.clone(),
         clock: Arc::clone(&clock),
-        store,
-        archiver: None,
+        store: layers.store,
+        archiver: layers.archiver,
         store_timeout: limits.store_timeout,
         metrics: metrics.clone(),
         pulse,
@@ -266,6 +266,7 @@ fn host_limits(config: &ExecutorConfig) -> HostLimits {
     let agent = AgentLimits {
         queue: config.agents.queue,
         snapshot_every: config.oplog.snapshot_every,
+        archive: archive::policy(config),
         ..AgentLimits::default()
     };
     let idle_after = Some(config.agents.idle_after).filter(|after| !after.is_zero());

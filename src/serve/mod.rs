@@ -1,5 +1,6 @@
 //! Whole processes: what a configuration becomes. The binaries and `shard-manager dev` are made of these.
 
+pub(crate) mod archive;
 mod door;
 pub mod executor;
 pub mod manager;

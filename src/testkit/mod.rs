@@ -3,6 +3,7 @@
 //! | module | for |
 //! | --- | --- |
 //! | [`oplog`] | the suite that every oplog store must pass, and [`oplog_store_conformance!`](oplog_store_conformance), which makes tests of it |
+//! | [`blobs`] | the same for blob storage of archived entries, and [`blobs_conformance!`](blobs_conformance) |
 //! | [`cluster`] | the same for stores of the manager's state |
 //! | [`history`] | whether what callers were answered fits one order of events, whatever a store thinks of itself |
 //!
@@ -47,10 +48,17 @@ pub mod oplog {
     };
 }
 
+/// What blob storage of an archive must do: [`BlobsFixture`](blobs::BlobsFixture) gives the suite access to yours.
+pub mod blobs {
+    pub use leasehold_persistence::conformance::blobs::*;
+    pub use leasehold_persistence::oplog::layers::blobs::Blobs;
+    pub use leasehold_persistence::oplog::layers::names::{ObjectName, ObjectPath};
+}
+
 /// What every store of the manager's state must do.
 pub mod cluster {
     pub use leasehold_persistence::cluster::ClusterStore;
     pub use leasehold_persistence::conformance::cluster::*;
 }
 
-pub use leasehold_persistence::{cluster_store_conformance, oplog_store_conformance};
+pub use leasehold_persistence::{blobs_conformance, cluster_store_conformance, oplog_store_conformance};

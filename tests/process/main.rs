@@ -1,6 +1,7 @@
 //! The two shipped binaries as processes: real sockets, real files, real signals.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test reads better so")]
 
+mod archive;
 mod bad_input;
 mod cluster;
 mod dev;

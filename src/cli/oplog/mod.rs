@@ -10,6 +10,7 @@ mod stats;
 
 use super::config::ConfigOptions;
 use super::{Exit, Failure};
+use crate::serve::archive::open_blobs;
 use crate::serve::store_url;
 use clap::Subcommand;
 use leasehold_config::ExecutorConfig;
@@ -83,7 +84,11 @@ pub(super) async fn run(args: OplogArgs, options: &ConfigOptions) -> Result<Exit
     let named = format!("oplog.url = {}", config.oplog.url);
     let store = audit::open(&store_url(&config.oplog.url), &config.cluster).await;
     let store = store.map_err(|error| failed(&named, &error))?;
-    let opened = Opened { store, blobs: None, named, config };
+    let blobs = match &config.oplog.archive.blobs {
+        Some(storage) => Some(Arc::new(open_blobs(&config.cluster, storage).await?) as Arc<dyn Blobs>),
+        None => None,
+    };
+    let opened = Opened { store, blobs, named, config };
     match command {
         OplogCommand::Check(args) => check::run(args, &opened).await,
         OplogCommand::Dump(args) => dump::run(args, &opened).await,

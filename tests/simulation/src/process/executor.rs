@@ -131,7 +131,8 @@ fn start(site: &Site, machine: &Machine) -> Actors {
     let limits = host_limits();
     let store = Arc::new(SimOplogs::new(Connection::new(&site.storage, &machine.host), Arc::clone(&process)));
     let (store_timeout, shared) = (limits.store_timeout, metrics.clone());
-    let around = Surroundings { fence: fence.clone(), clock, store, archiver: None, store_timeout, metrics: shared, pulse };
+    let around =
+        Surroundings { fence: fence.clone(), clock, store, archiver: None, store_timeout, metrics: shared, pulse };
     let types = types(site, process);
     let (clock, fenced) = (Arc::clone(&around.clock), holder.clone().recipient());
     context.run(AgentHost::new(HostParts { name: name.clone(), life, around, types: types.clone(), fenced, limits }));
