@@ -59,8 +59,17 @@ fn an_agent_whose_entries_are_in_a_folder_is_recovered_from_there_by_the_next_ow
     wait_for("chunks in the archive", || (chunks(&archive) > 0).then_some(()));
     first.kill();
     let _second = executor(&place, &address, "executor-2", &list);
-    assert_eq!(place.invoke(&address, "counter/a", "increment"), serde_json::json!({"value": 11}));
+    assert_eq!(place.invoke(&address, "counter/a", "increment")["payload"], serde_json::json!({"value": 11}));
     assert_eq!(again(&place, &address), r#"{"value":1}"#);
+    let dump = |list: &[&str]| {
+        let more = settings(list);
+        let args = ["oplog", "dump", "counter/a", "--set", "oplog.url=sqlite:oplogs"].into_iter();
+        place.executor_command(&args.chain(more.iter().map(String::as_str)).collect::<Vec<_>>())
+    };
+    let (all, lost) = (dump(&[&url]), dump(&[]));
+    assert_eq!(text(&all.stdout).lines().count(), 11, "{}", text(&all.stderr));
+    assert_eq!(lost.status.code(), Some(1), "{}", text(&lost.stderr));
+    assert!(text(&lost.stdout).contains("which was not named: set oplog.archive.url"), "{}", text(&lost.stdout));
 }
 
 /// A key in a file, never in a log; the storage goes away and comes back under a running executor.
@@ -88,7 +97,7 @@ fn an_archive_on_s3_may_be_away_at_the_start_and_later() {
     server.start_again();
     first.kill();
     let mut second = executor(&place, &address, "executor-2", &list);
-    assert_eq!(place.invoke(&address, "counter/a", "increment"), serde_json::json!({"value": 11}));
+    assert_eq!(place.invoke(&address, "counter/a", "increment")["payload"], serde_json::json!({"value": 11}));
     wait_for("chunks in the bucket", || (!server.keys().is_empty()).then_some(()));
     assert!(server.keys().iter().all(|key| key.starts_with("some/leasehold/")), "{:?}", server.keys());
     server.stop();

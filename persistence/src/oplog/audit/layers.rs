@@ -133,7 +133,9 @@ impl<'a> Layers<'a> {
 
     async fn object(&self, path: &str) -> Result<Vec<u8>, Unread> {
         let Some(blobs) = self.blobs else {
-            return Err(Unread::Away(format!("object {path:?} is in blob storage, which was not named")));
+            return Err(Unread::Away(format!(
+                "object {path:?} is in blob storage, which was not named: set oplog.archive.url"
+            )));
         };
         match blobs.get(path).await {
             Ok(Some(bytes)) => Ok(bytes),
