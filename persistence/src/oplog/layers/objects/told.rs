@@ -69,6 +69,7 @@ pub(super) struct Refusal {
 pub(super) struct NoCredentials(pub String);
 
 /// An attempt took too long.
+#[cfg(feature = "s3")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no answer within {0:?}")]
 pub(super) struct Slow(pub Duration);
