@@ -114,6 +114,17 @@ async fn a_slow_server_is_waited_for_until_the_deadline_and_no_longer() {
     assert!((4 * span / 2..4 * span + Duration::from_secs(3)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
+/// A connection that went dead unseen costs half of the deadline, not all of it.
+#[tokio::test]
+async fn a_read_that_hangs_is_tried_again_within_the_deadline() {
+    let server = S3::start();
+    server.insert("pre/fix/c/7/a/object", b"x");
+    let blobs = at(&server.endpoint()).await;
+    server.strike("GetObject", Strike::Hold);
+    assert_eq!(blobs.get("7/a/object").await, Ok(Some(b"x".to_vec())));
+    assert_eq!(server.calls("GetObject"), 2);
+}
+
 /// Case 26: what is overloaded is asked again, a bounded number of times.
 #[tokio::test]
 async fn a_busy_server_is_asked_again_and_given_up_after_a_few_times() {
