@@ -88,7 +88,7 @@ impl State {
         if self.budget.wipes > 0 {
             out.push(Action::Wipe);
         }
-        if self.budget.heals > 0 {
+        if self.budget.heals > 0 && self.now == self.until {
             out.push(Action::Heal);
         }
     }

@@ -1,7 +1,6 @@
 //! Bugs to plant: what the checker must find, so that its silence about the shipped protocol means something.
 //!
-//! Most sit in what carries the shipped functions (what an executor's shell notes, what a store compares), a few inside the model
-//! crate behind its feature `planted`.
+//! They sit in what carries the shipped functions: what an executor's shell notes, what a store compares, what a manager is told.
 
 macro_rules! bugs {
     ($($bug:ident, $scenario:literal => $text:literal,)*) => {
@@ -57,20 +56,11 @@ bugs! {
     ConfirmsBeforehand, "failover" => "a grant is answered by a confirmation that began before its request arrived",
     AppliesForeignPushes, "failover" => "a push of a manager that is not followed is applied",
     ComparesRevisionsAcrossManagers, "failover" => "a claim under another manager proves a release",
-    GrantsLongerThanStored, "lengths" => "a longer lease is granted before its length is stored",
+    GrantsLongerThanStored, "longer" => "a longer lease is granted before its length is stored",
+    CountsItsOwnLength, "shorter" => "a successor counts its own, shorter lease where its predecessor granted longer ones: the maximum of R5 is not kept",
     AssumesPredecessorGone, "names" => "a process elsewhere takes the shards of one with its name that still runs",
     AppendsUnfenced, "agents" => "the record is looked at before an append is sent, and not with it",
     EqualEpochClaims, "wipe" => "an oplog's record is given to another writer at an equal epoch",
-    IgnoresUnknown, "heal" => "an executor that hears that it is unknown keeps asking as the same life",
-    ForgetsLateReleases, "heal" => "a claim that proves a release is heard and not acted on",
-    NoMaxOnRenewal, "lengths" => "a renewal can move the manager's deadline back",
-    GrantsWhileReaping, "reap" => "a renewal is granted while the write that reaps its executor is under way",
-}
-
-impl Bug {
-    /// Whether it sits inside the model crate, and needs its feature `planted`.
-    #[must_use]
-    pub const fn is_inside(self) -> bool {
-        matches!(self, Self::NoMaxOnRenewal | Self::GrantsWhileReaping)
-    }
+    IgnoresUnknown, "renew" => "an executor that hears that it is unknown keeps asking as the same life",
+    ForgetsLateReleases, "move" => "a claim that proves a release is heard and not acted on",
 }

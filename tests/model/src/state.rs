@@ -13,7 +13,7 @@ use leasehold_model::state::ClusterState;
 use leasehold_model::{
     CallError, Claim, ExecutorId, Grant, LeaseKeyHash, ManagerId, ShardCount, ShardEpoch, ShardId, Tick,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -106,8 +106,8 @@ pub struct Process {
     pub(crate) call: Option<Attempt>,
     /// Agents that are being stopped.
     pub(crate) sweeps: BTreeMap<WorkId, Vec<(ShardId, ShardEpoch)>>,
-    /// Whether a life of this process has heard that it is unknown and the next was not granted anything yet.
-    pub(crate) reborn: bool,
+    /// Sweeps that a lapse began or overtook: nobody need wait for those.
+    pub(crate) void: BTreeSet<WorkId>,
 }
 
 /// Where a write of a manager is.
@@ -157,8 +157,6 @@ pub struct Manager {
     pub(crate) armed: Option<Tick>,
     pub(crate) waits: BTreeMap<RequestId, Waits>,
     pub(crate) requests: u64,
-    /// The newest set of each executor that it has not been seen to apply.
-    pub(crate) sessions: BTreeMap<ExecutorId, Option<Push>>,
 }
 
 /// A message on its way.

@@ -1,0 +1,122 @@
+//! A world without faults: what is sent arrives, what is due happens, time passes.
+
+use crate::action::Action;
+use crate::mark::Mark;
+use crate::protocol::Protocol;
+use crate::state::{Confirming, Flight, Message, State, instant};
+use crate::truth::{Breach, Rule};
+
+/// More steps than any instant needs.
+const STEPS_AT_ONCE: usize = 400;
+
+impl State {
+    /// Faults stop here: L1.
+    pub(crate) fn heal(&mut self, protocol: &Protocol) {
+        self.bring_back(protocol);
+        let served = self.calm(protocol);
+        self.healed = Some(served);
+        if served {
+            self.marks.add(Mark::Healed);
+        } else if self.breach.is_none() {
+            let unserved = self.unserved();
+            let evidence = format!("shards {unserved:?} are not served {} units after faults stopped", limit(protocol));
+            self.breach = Some(Breach { rule: Rule::L1, evidence });
+        }
+    }
+
+    /// Somebody leads, and somebody serves.
+    fn bring_back(&mut self, protocol: &Protocol) {
+        let leads = self.running_managers().any(|(_, part)| Some(part.leader.manager()) == self.store.owner);
+        if !leads {
+            let free = self.managers.iter().position(Option::is_none).unwrap_or(0);
+            self.end_manager(free);
+            if let Err(breach) = self.start_manager(protocol, free) {
+                self.breach = Some(breach);
+            }
+        }
+        let leaves = self.running_executors().all(|(_, process)| process.holder.is_leaving());
+        if leaves {
+            let free = self.executors.iter().position(Option::is_none).unwrap_or(0);
+            self.start_executor(protocol, free);
+        }
+    }
+
+    /// Lets everything run in time until every shard is served and nothing is under way. Answers whether that came to be.
+    pub(crate) fn calm(&mut self, protocol: &Protocol) -> bool {
+        for _ in 0..limit(protocol) {
+            for _ in 0..STEPS_AT_ONCE {
+                let Some(action) = self.next_in_time() else { break };
+                self.go(protocol, action);
+                if self.breach.is_some() {
+                    return false;
+                }
+            }
+            if self.unserved().is_empty() && self.net.is_empty() {
+                return true;
+            }
+            self.go(protocol, Action::Tick);
+            if self.breach.is_some() {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn unserved(&self) -> Vec<u32> {
+        let now = instant(self.now);
+        let served = |shard| self.running_executors().any(|(_, process)| process.fence.admits(now, shard).is_some());
+        self.store.state.shard_count.shards().filter(|shard| !served(*shard)).map(|shard| shard.0).collect()
+    }
+
+    /// What happens next when nothing is late.
+    fn next_in_time(&self) -> Option<Action> {
+        let now = instant(self.now);
+        if !self.store.floating.is_empty() {
+            return Some(Action::LandOrphan);
+        }
+        for (at, manager) in self.running_managers() {
+            match &manager.flight {
+                Some(Flight::Sent(_)) => return Some(Action::Land(at)),
+                Some(Flight::Landed(_)) => return Some(Action::Hear(at)),
+                Some(Flight::InDoubt(..)) => return Some(Action::LookUp(at)),
+                None => {}
+            }
+            match manager.confirming {
+                Confirming::Asked => return Some(Action::Check(at)),
+                Confirming::Checked(_) => return Some(Action::Confirm(at)),
+                Confirming::Idle => {}
+            }
+        }
+        if let Some(message) = self.net.first() {
+            let leader = self.running_managers().find(|(_, part)| Some(part.leader.manager()) == self.store.owner);
+            let to = match &**message {
+                Message::Call(..) => leader.map_or(0, |(at, _)| at),
+                Message::Granted(..)
+                | Message::Departed(..)
+                | Message::Push(_)
+                | Message::Claimed(..)
+                | Message::Write(..) => 0,
+            };
+            return Some(Action::Deliver { message: 0, to, doubled: false });
+        }
+        for (at, process) in self.running_executors() {
+            if let Some(id) = process.sweeps.keys().next() {
+                return Some(Action::Swept(at, *id));
+            }
+            if process.call.is_some_and(|call| call.noted < now) {
+                return Some(Action::CallFails(at));
+            }
+            if let Some((purpose, _)) = process.timers.iter().find(|(_, due)| **due <= now) {
+                return Some(Action::HolderTimer(at, *purpose));
+            }
+        }
+        let due = |at: &usize| self.managers[*at].as_ref().is_some_and(|part| part.armed.is_some_and(|due| due <= now));
+        (0..self.managers.len()).find(due).map(Action::LeaderTimer)
+    }
+}
+
+/// Within this many units every shard is served again: three of the longest leases and a few passes.
+fn limit(protocol: &Protocol) -> usize {
+    let (first, later) = protocol.scenario.leases;
+    usize::from(first.max(later)) * 3 + 6
+}

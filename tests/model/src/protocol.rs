@@ -1,0 +1,82 @@
+//! The model as the checker sees it.
+
+use crate::action::Action;
+use crate::bug::Bug;
+use crate::mark::{Mark, Marks};
+use crate::scenario::Scenario;
+use crate::state::State;
+use crate::truth::Rule;
+use stateright::{Model, Property};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One world, with at most one bug.
+#[derive(Debug, Clone)]
+pub struct Protocol {
+    /// The world.
+    pub scenario: Scenario,
+    /// What is planted.
+    pub bug: Option<Bug>,
+    /// Everything that any step did.
+    reached: Arc<AtomicU64>,
+}
+
+impl Protocol {
+    /// A world in which nothing was tried yet.
+    #[must_use]
+    pub fn new(scenario: Scenario, bug: Option<Bug>) -> Self {
+        Self { scenario, bug, reached: Arc::default() }
+    }
+
+    /// What of `reach` no step did.
+    pub fn unreached(&self) -> impl Iterator<Item = Mark> {
+        let reached = self.reached();
+        self.scenario.reach.iter().copied().filter(move |mark| !reached.has(*mark))
+    }
+
+    /// What any step did.
+    #[must_use]
+    pub fn reached(&self) -> Marks {
+        Marks(self.reached.load(Ordering::Relaxed))
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::first(self)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        state.actions(actions);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let stepped = catch_unwind(AssertUnwindSafe(|| last.after(self, action)));
+        let next = stepped.unwrap_or_else(|panic| last.panicked(panic.as_ref()));
+        if next.marks.0 & !self.reached.load(Ordering::Relaxed) != 0 {
+            self.reached.fetch_or(next.marks.0, Ordering::Relaxed);
+        }
+        (next != *last).then_some(next)
+    }
+
+    fn format_action(&self, action: &Action) -> String {
+        format!("{action:?}")
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! always {
+            ($($rule:ident),*) => { vec![$(Property::always(Rule::$rule.text(), |_, state: &State| {
+                state.breach.as_ref().is_none_or(|breach| breach.rule != Rule::$rule)
+            })),*] };
+        }
+        always![S1, S2, S3, S4, S5, S6, S7, HandOff, Panic, L1]
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.net.len() <= self.scenario.messages
+    }
+}

@@ -1,0 +1,1 @@
+//! Explores, and says what was found.

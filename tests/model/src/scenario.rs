@@ -1,0 +1,201 @@
+//! The small worlds that are explored: who is there, and how much may go wrong.
+
+use crate::mark::Mark;
+
+/// How often each thing may still happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs, reason = "each is named after the action that it bounds")]
+pub struct Budget {
+    pub doubles: u8,
+    pub failures: u8,
+    pub works: u8,
+    pub executor_crashes: u8,
+    pub executor_starts: u8,
+    pub shutdowns: u8,
+    pub drains: u8,
+    pub manager_crashes: u8,
+    pub manager_starts: u8,
+    pub refusals: u8,
+    pub doubts: u8,
+    pub wipes: u8,
+    pub heals: u8,
+}
+
+const NONE: Budget = Budget {
+    doubles: 0,
+    failures: 0,
+    works: 0,
+    executor_crashes: 0,
+    executor_starts: 0,
+    shutdowns: 0,
+    drains: 0,
+    manager_crashes: 0,
+    manager_starts: 0,
+    refusals: 0,
+    doubts: 0,
+    wipes: 0,
+    heals: 1,
+};
+
+/// One world.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about.
+    pub text: &'static str,
+    /// Slots for executors, and how many of them run at the beginning.
+    pub executors: (usize, usize),
+    /// Whether all executors have one name.
+    pub same_name: bool,
+    /// How many shards.
+    pub shards: u32,
+    /// Slots for managers; one runs at the beginning.
+    pub managers: usize,
+    /// Lease of the first manager, and of each that follows, in units of time.
+    pub leases: (u8, u8),
+    /// How many units of time pass at most once everything is served.
+    pub horizon: u8,
+    /// How many messages may be on their way at a time.
+    pub messages: usize,
+    /// What may go wrong.
+    pub budget: Budget,
+    /// What must be reached.
+    pub reach: &'static [Mark],
+}
+
+const WORLD: Scenario = Scenario {
+    name: "",
+    text: "",
+    executors: (2, 2),
+    same_name: false,
+    shards: 1,
+    managers: 1,
+    leases: (3, 3),
+    horizon: 4,
+    messages: 3,
+    budget: NONE,
+    reach: &[],
+};
+
+/// Every world.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "renew",
+        text: "renewals late, lost and answered late; leases lapse",
+        budget: Budget { failures: 1, ..NONE },
+        horizon: 5,
+        reach: &[Mark::Lapsed, Mark::Revived, Mark::Reaped, Mark::SecondOwner, Mark::LateGrant, Mark::CallFailed, Mark::Unregistered, Mark::StoodStill, Mark::Healed],
+        ..WORLD
+    },
+    Scenario {
+        name: "move",
+        text: "a second executor comes, and a shard moves to it",
+        executors: (2, 1),
+        shards: 2,
+        horizon: 2,
+        messages: 4,
+        budget: Budget { executor_starts: 1, doubles: 1, ..NONE },
+        reach: &[Mark::LetGo, Mark::SecondOwner, Mark::StalePush, Mark::StaleGrant, Mark::Healed],
+        ..WORLD
+    },
+    Scenario {
+        name: "three",
+        text: "three executors, of which one dies",
+        executors: (3, 3),
+        shards: 3,
+        horizon: 4,
+        messages: 3,
+        budget: Budget { executor_crashes: 1, ..NONE },
+        reach: &[Mark::Reaped, Mark::SecondOwner, Mark::Healed],
+        ..WORLD
+    },
+    Scenario {
+        name: "leave",
+        text: "executors are drained and stopped",
+        shards: 2,
+        horizon: 2,
+        budget: Budget { shutdowns: 1, drains: 1, ..NONE },
+        reach: &[Mark::Deregistered, Mark::LetGo, Mark::SecondOwner],
+        ..WORLD
+    },
+    Scenario {
+        name: "store",
+        text: "the store refuses writes and loses answers",
+        executors: (2, 1),
+        shards: 2,
+        horizon: 3,
+        budget: Budget { executor_starts: 1, doubts: 2, refusals: 1, ..NONE },
+        reach: &[Mark::DoubtApplied, Mark::DoubtRefused, Mark::StoreRefused, Mark::SecondOwner],
+        ..WORLD
+    },
+    Scenario {
+        name: "failover",
+        text: "a second manager takes over, also from one that still runs",
+        executors: (2, 1),
+        shards: 2,
+        managers: 2,
+        horizon: 4,
+        messages: 3,
+        budget: Budget { executor_starts: 1, manager_starts: 1, manager_crashes: 1, ..NONE },
+        reach: &[Mark::TookOver, Mark::TwoManagers, Mark::Deposed, Mark::Conflict, Mark::Orphan, Mark::ForeignPush, Mark::Refollowed],
+        ..WORLD
+    },
+    Scenario {
+        name: "longer",
+        text: "the successor grants longer leases",
+        managers: 2,
+        leases: (2, 4),
+        horizon: 6,
+        messages: 2,
+        budget: Budget { manager_starts: 1, manager_crashes: 1, ..NONE },
+        reach: &[Mark::TookOver, Mark::Lengthened, Mark::Reaped],
+        ..WORLD
+    },
+    Scenario {
+        name: "shorter",
+        text: "the successor grants shorter leases",
+        managers: 2,
+        leases: (4, 2),
+        horizon: 5,
+        messages: 2,
+        budget: Budget { manager_starts: 1, manager_crashes: 1, ..NONE },
+        reach: &[Mark::TookOver, Mark::Reaped],
+        ..WORLD
+    },
+    Scenario {
+        name: "names",
+        text: "two processes have one name; one returns at its address",
+        executors: (2, 1),
+        same_name: true,
+        horizon: 4,
+        budget: Budget { executor_starts: 1, executor_crashes: 1, ..NONE },
+        reach: &[Mark::Superseded, Mark::Replaced, Mark::SecondOwner],
+        ..WORLD
+    },
+    Scenario {
+        name: "agents",
+        text: "agents write late, while their shards move",
+        horizon: 4,
+        messages: 3,
+        budget: Budget { works: 3, ..NONE },
+        reach: &[Mark::Fenced, Mark::Appended, Mark::SecondOwner],
+        ..WORLD
+    },
+    Scenario {
+        name: "wipe",
+        text: "the managers' store is emptied; oplogs are not",
+        managers: 2,
+        horizon: 4,
+        messages: 2,
+        budget: Budget { works: 2, wipes: 1, manager_starts: 1, manager_crashes: 1, ..NONE },
+        reach: &[Mark::Fenced, Mark::Appended, Mark::Floor, Mark::TookOver],
+        ..WORLD
+    },
+];
+
+/// The world with this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name)
+}
