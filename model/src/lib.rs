@@ -35,6 +35,10 @@ pub mod lease;
 pub mod message;
 pub mod oplog;
 pub mod plan;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 pub mod refusal;
 pub mod routing;
 pub mod secret;

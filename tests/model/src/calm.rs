@@ -8,12 +8,27 @@ use crate::truth::{Breach, Rule};
 
 /// More steps than any instant needs.
 const STEPS_AT_ONCE: usize = 400;
+/// Processes that are started while the cluster heals, at most: one that ends itself again and again is not healed by that.
+const RESTARTS: usize = 3;
+
+/// What may still be done from outside while the cluster heals.
+struct Hands {
+    restarts: usize,
+}
+
+impl Hands {
+    fn take(&mut self) -> bool {
+        let some = self.restarts > 0;
+        self.restarts = self.restarts.saturating_sub(1);
+        some
+    }
+}
 
 impl State {
     /// Faults stop here: L1.
     pub(crate) fn heal(&mut self, protocol: &Protocol) {
-        self.bring_back(protocol);
-        let served = self.calm(protocol);
+        let healing = Some(Hands { restarts: RESTARTS });
+        let served = self.run_in_time(protocol, healing);
         self.healed = Some(served);
         if served {
             self.marks.add(Mark::Healed);
@@ -24,26 +39,16 @@ impl State {
         }
     }
 
-    /// Somebody leads, and somebody serves.
-    fn bring_back(&mut self, protocol: &Protocol) {
-        let leads = self.running_managers().any(|(_, part)| Some(part.leader.manager()) == self.store.owner);
-        if !leads {
-            let free = self.managers.iter().position(Option::is_none).unwrap_or(0);
-            self.end_manager(free);
-            if let Err(breach) = self.start_manager(protocol, free) {
-                self.breach = Some(breach);
-            }
-        }
-        let leaves = self.running_executors().all(|(_, process)| process.holder.is_leaving());
-        if leaves {
-            let free = self.executors.iter().position(Option::is_none).unwrap_or(0);
-            self.start_executor(protocol, free);
-        }
-    }
-
     /// Lets everything run in time until every shard is served and nothing is under way. Answers whether that came to be.
     pub(crate) fn calm(&mut self, protocol: &Protocol) -> bool {
+        self.run_in_time(protocol, None)
+    }
+
+    fn run_in_time(&mut self, protocol: &Protocol, mut healing: Option<Hands>) -> bool {
         for _ in 0..limit(protocol) {
+            if let Some(hands) = &mut healing {
+                self.bring_back(protocol, hands);
+            }
             for _ in 0..STEPS_AT_ONCE {
                 let Some(action) = self.next_in_time() else { break };
                 self.go(protocol, action);
@@ -60,6 +65,26 @@ impl State {
             }
         }
         false
+    }
+
+    /// What is done for the cluster from outside: a supervisor starts an executor again if none is left that serves, somebody stands for
+    /// leadership if nobody leads, and operators end their drains.
+    fn bring_back(&mut self, protocol: &Protocol, hands: &mut Hands) {
+        let mut well = Ok(());
+        let leads = self.running_managers().any(|(_, part)| Some(part.leader.manager()) == self.store.owner);
+        if !leads && hands.take() {
+            let free = self.managers.iter().position(Option::is_none).unwrap_or(0);
+            self.end_manager(free);
+            well = self.start_manager(protocol, free);
+        }
+        let leaves = self.running_executors().all(|(_, process)| process.holder.is_leaving());
+        if leaves && hands.take() {
+            let free = self.executors.iter().position(Option::is_none).unwrap_or(0);
+            self.start_executor(protocol, free);
+        }
+        if let Err(breach) = well.and_then(|()| self.end_drains(protocol)) {
+            self.breach = Some(breach);
+        }
     }
 
     fn unserved(&self) -> Vec<u32> {

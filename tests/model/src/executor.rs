@@ -61,6 +61,7 @@ impl State {
     fn tell_around(&mut self, protocol: &Protocol, at: usize, event: Event, around: &Around) {
         let Some(part) = &self.executors[at] else { return };
         let mut process = Process::clone(part);
+        let opens = protocol.bug != Some(Bug::RecoveryNotLatched) || process.is_news(&event);
         let mut events = vec![event];
         let now = instant(self.now);
         let mut ended = false;
@@ -85,6 +86,7 @@ impl State {
                         }
                     }
                     Effect::Note(note) => self.note(&note),
+                    Effect::OpenShard(..) if !opens => {}
                     Effect::CancelCall
                     | Effect::Arm { .. }
                     | Effect::SizeFence(_)
@@ -224,6 +226,27 @@ impl State {
 }
 
 impl Process {
+    /// Whether `event` is anything but a grant with the set that is applied already.
+    fn is_news(&self, event: &Event) -> bool {
+        match event {
+            Event::Answered { result: Ok(grant), .. } => self
+                .holder
+                .claim()
+                .is_none_or(|claim| (claim.manager, claim.applied) != (grant.set.manager, grant.set.revision)),
+            Event::Started { .. }
+            | Event::Timer(_)
+            | Event::Answered { .. }
+            | Event::Deregistered { .. }
+            | Event::Pushed { .. }
+            | Event::Swept(_)
+            | Event::Recovered(_)
+            | Event::Fenced { .. }
+            | Event::NewIdentity(_)
+            | Event::HostGone
+            | Event::Shutdown => true,
+        }
+    }
+
     fn claim(&self, bug: Option<Bug>, mut claim: leasehold_model::Claim) -> leasehold_model::Claim {
         let sweeps = |shard| self.sweeps.values().flatten().any(|(swept, _)| *swept == shard);
         if bug == Some(Bug::AcknowledgesDrainEarly) {

@@ -7,6 +7,7 @@ mod calm;
 mod executor;
 mod manager;
 pub mod mark;
+mod opening;
 pub mod protocol;
 pub mod run;
 pub mod scenario;

@@ -14,7 +14,7 @@ use leasehold_model::leader::{
 };
 use leasehold_model::message::Push;
 use leasehold_model::state::{ClusterState, Executor, Head};
-use leasehold_model::{CallError, Claim, ExecutorId, ManagerId, Refusal, ShardId, Ttl};
+use leasehold_model::{CallError, Claim, ExecutorId, ExecutorName, ManagerId, Refusal, ShardId, Ttl};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +72,7 @@ impl State {
             flight: None,
             writes: 0,
             confirming: Confirming::Idle,
+            checked_before: None,
             armed: None,
             waits: BTreeMap::new(),
             requests: 0,
@@ -108,7 +109,7 @@ impl State {
             }
             Action::Drain(executor) => {
                 self.budget.drains -= 1;
-                self.drain(protocol, executor)
+                self.set_draining(protocol, executor, true)
             }
             Action::CrashManager(at) => {
                 self.budget.manager_crashes -= 1;
@@ -122,7 +123,9 @@ impl State {
             Action::Check(at) => {
                 let owner = self.store.owner;
                 self.edit_manager(at, |manager| {
-                    manager.confirming = Confirming::Checked(owner == Some(manager.leader.manager()));
+                    let leads = owner == Some(manager.leader.manager());
+                    manager.confirming = Confirming::Checked(leads);
+                    manager.checked_before = (protocol.bug == Some(Bug::ConfirmsBeforehand)).then_some(leads);
                 });
                 Ok(())
             }
@@ -146,14 +149,24 @@ impl State {
         }
     }
 
-    fn drain(&mut self, protocol: &Protocol, executor: usize) -> Stepped {
+    pub(crate) fn set_draining(&mut self, protocol: &Protocol, executor: usize, draining: bool) -> Stepped {
         let Some(process) = &self.executors[executor] else { return Ok(()) };
         let id = process.holder.life().executor;
-        let Some(row) = self.store.state.executor(id) else { return Ok(()) };
-        let name = row.name.clone();
-        let Some(at) = self.running_managers().map(|(at, _)| at).last() else { return Ok(()) };
+        let Some(name) = self.store.state.executor(id).map(|row| row.name.clone()) else { return Ok(()) };
+        self.tell_drain(protocol, name, draining)
+    }
+
+    fn tell_drain(&mut self, protocol: &Protocol, name: ExecutorName, draining: bool) -> Stepped {
+        let leads = |(_, part): &(usize, &Manager)| Some(part.leader.manager()) == self.store.owner;
+        let leader = self.running_managers().find(leads).or_else(|| self.running_managers().last());
+        let Some((at, _)) = leader else { return Ok(()) };
         let request = self.wait(at, Waits::Operator);
-        self.inform(protocol, at, Event::SetDraining { request, name, draining: true })
+        self.inform(protocol, at, Event::SetDraining { request, name, draining })
+    }
+
+    pub(crate) fn end_drains(&mut self, protocol: &Protocol) -> Stepped {
+        let drained = self.store.state.executors().find(|(_, row)| row.draining).map(|(_, row)| row.name.clone());
+        drained.map_or(Ok(()), |name| self.tell_drain(protocol, name, false))
     }
 
     pub(crate) fn end_manager(&mut self, at: usize) {
@@ -176,7 +189,7 @@ impl State {
         self.inform(protocol, at, Event::Confirmed(confirmation))
     }
 
-    fn stored(&mut self, said: &Said, due: &Due) -> Stepped {
+    fn stored(&mut self, write: (ManagerId, u8), said: &Said, due: &Due) -> Stepped {
         if *said != Said::Stored {
             self.marks.add(Mark::Conflict);
             return Ok(());
@@ -191,7 +204,10 @@ impl State {
             }
         }
         let state = Arc::clone(&self.store.state);
-        self.learn(|truth| truth.stored(&state, due.changes.removed.iter().copied()))
+        self.learn(|truth| {
+            truth.landed(write)?;
+            truth.stored(&state, due.changes.removed.iter().copied())
+        })
     }
 
     fn land_orphan(&mut self, protocol: &Protocol) -> Stepped {
@@ -202,20 +218,21 @@ impl State {
             store.floating.remove(0);
             said = store.take(protocol.bug, (manager, number), &due);
         });
-        self.stored(&said, &due)
+        self.stored((manager, number), &said, &due)
     }
 
     fn land(&mut self, protocol: &Protocol, at: usize) -> Stepped {
         let Some(manager) = self.managers[at].clone() else { return Ok(()) };
         let (Some(Flight::Sent(due)) | Some(Flight::InDoubt(_, Some(due)))) = &manager.flight else { return Ok(()) };
         let mut said = Said::Stored;
-        self.edit_store(|store| said = store.take(protocol.bug, (manager.leader.manager(), manager.writes), due));
+        let write = (manager.leader.manager(), manager.writes);
+        self.edit_store(|store| said = store.take(protocol.bug, write, due));
         let flight = match &manager.flight {
             Some(Flight::InDoubt(why, _)) => Flight::InDoubt(why.clone(), None),
             Some(Flight::Sent(_) | Flight::Landed(_)) | None => Flight::Landed(said.clone()),
         };
         self.edit_manager(at, |manager| manager.flight = Some(flight));
-        self.stored(&said, due)
+        self.stored(write, &said, due)
     }
 
     /// The manager hears of its write, or hears nothing and looks it up.
@@ -232,7 +249,7 @@ impl State {
                 self.budget.doubts -= 1;
                 return self.doubt(protocol, at, flight);
             }
-            (Action::LookUp(_), Flight::InDoubt(why, due)) => Ok(self.look_up(protocol, &manager, &why, due)),
+            (Action::LookUp(_), Flight::InDoubt(why, due)) => Ok(self.look_up(protocol, at, &why, due)),
             (_, Flight::Landed(said)) => said.end(),
             (_, Flight::Sent(_) | Flight::InDoubt(..)) => return Ok(()),
         };
@@ -248,7 +265,10 @@ impl State {
             Flight::Landed(_) | Flight::InDoubt(..) => None,
         };
         let assumed = match protocol.bug {
-            Some(Bug::DoubtIsFailure) => WriteEnd::Refused(why),
+            Some(Bug::DoubtIsFailure) => {
+                self.leave_behind(at, due);
+                WriteEnd::Refused(why)
+            }
             Some(Bug::DoubtIsSuccess) => WriteEnd::Applied,
             Some(_) | None => {
                 self.edit_manager(at, |manager| manager.flight = Some(Flight::InDoubt(why, due)));
@@ -259,7 +279,8 @@ impl State {
     }
 
     /// Once it is looked up, a write that was not found is never stored: the look-up settles it.
-    fn look_up(&mut self, protocol: &Protocol, manager: &Manager, why: &str, due: Option<Due>) -> WriteEnd {
+    fn look_up(&mut self, protocol: &Protocol, at: usize, why: &str, due: Option<Due>) -> WriteEnd {
+        let Some(manager) = self.managers[at].clone() else { return looked_up(why, Ok(false)) };
         let id = manager.leader.manager();
         let found = self.store.last == (Some(id), manager.writes);
         let known = found || self.store.owner == Some(id);
@@ -267,15 +288,27 @@ impl State {
         if let Ok(found) = &found {
             self.marks.add(if *found { Mark::DoubtApplied } else { Mark::DoubtRefused });
         }
-        if protocol.bug == Some(Bug::LookUpDoesNotSettle)
-            && let Some(due) = due
-        {
-            self.edit_store(|store| store.floating.push((id, manager.writes, due)));
+        let end = looked_up(why, found);
+        if protocol.bug == Some(Bug::LookUpDoesNotSettle) {
+            self.leave_behind(at, due);
         }
-        looked_up(why, found)
+        end
+    }
+
+    /// A write stays on its way, and its manager knows nothing of it any more.
+    fn leave_behind(&mut self, at: usize, due: Option<Due>) {
+        let Some(manager) = self.managers[at].clone() else { return };
+        if let Some(due) = due {
+            self.edit_store(|store| store.floating.push((manager.leader.manager(), manager.writes, due)));
+        }
     }
 
     fn finish_write(&mut self, protocol: &Protocol, at: usize, end: &WriteEnd) -> Stepped {
+        if let Some(manager) = self.managers[at].clone() {
+            let write = (manager.leader.manager(), manager.writes);
+            let stored = self.store.last == (Some(write.0), write.1);
+            self.learn(|truth| truth.judged(write, end, stored))?;
+        }
         let ended = self.edit_manager(at, |manager| {
             manager.flight = None;
             manager.commits.end(end)
@@ -397,11 +430,12 @@ impl State {
                 queue.extend(commit_events(ended.unwrap_or_default()));
             }
             Effect::Confirm => {
-                if protocol.bug == Some(Bug::ConfirmsBeforehand) {
-                    queue.push_back(Event::Confirmed(Confirmation::Leads));
-                } else {
-                    self.edit_manager(at, |manager| manager.confirming = Confirming::Asked);
-                }
+                let bug = protocol.bug;
+                self.edit_manager(at, |manager| match (bug, manager.checked_before) {
+                    (Some(Bug::ConfirmedByNobody), _) => queue.push_back(Event::Confirmed(Confirmation::Leads)),
+                    (Some(Bug::ConfirmsBeforehand), Some(leads)) => manager.confirming = Confirming::Checked(leads),
+                    (Some(_) | None, _) => manager.confirming = Confirming::Asked,
+                });
             }
             Effect::Reply(request, reply) => return self.reply(protocol, at, request, reply),
             Effect::Probe { request, address } => queue.push_back(self.probe(protocol, at, request, &address)),
@@ -504,6 +538,10 @@ impl State {
             Reply::Refused(refusal) => {
                 if refusal == Refusal::Superseded {
                     self.marks.add(Mark::Superseded);
+                }
+                let leads = self.managers[at].as_ref().map(|part| part.leader.manager()) == self.store.owner;
+                if refusal == Refusal::UnknownExecutor && leads {
+                    self.learn(|truth| truth.unknown(attempt.executor))?;
                 }
                 Err(CallError::Refused(refusal))
             }

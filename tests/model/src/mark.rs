@@ -53,11 +53,15 @@ marks! {
     Refollowed => "an executor followed another manager than before",
     Floor => "an epoch was raised above what storage had recorded",
     Lengthened => "a longer lease was stored",
+    Led => "a process led",
+    LedNext => "a second process led after the first",
+    Unled => "a leadership ended for want of keepalives",
+    KeptAlive => "a leadership was kept alive",
     Healed => "faults stopped and every shard was served again",
 }
 
 /// A set of marks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Marks(pub(crate) u64);
 
 impl Marks {

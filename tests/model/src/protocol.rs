@@ -73,7 +73,7 @@ impl Model for Protocol {
                 state.breach.as_ref().is_none_or(|breach| breach.rule != Rule::$rule)
             })),*] };
         }
-        always![S1, S2, S3, S4, S5, S6, S7, HandOff, Panic, L1]
+        always![S1, S2, S3, S4, S5, S6, S7, HandOff, Outcome, Panic, L1]
     }
 
     fn within_boundary(&self, state: &State) -> bool {

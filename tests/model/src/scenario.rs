@@ -37,6 +37,21 @@ const NONE: Budget = Budget {
     heals: 1,
 };
 
+/// What happens, in time, before anything is explored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// An executor is started.
+    Start(usize),
+    /// An operator drains an executor.
+    Drain(usize),
+    /// An operator ends its drain.
+    Undrain(usize),
+    /// An executor renews, and a copy of that stays on its way.
+    LateRenewal(usize),
+    /// An executor works on shard 0, and its append stays on its way.
+    LateAppend(usize),
+}
+
 /// One world.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
@@ -54,6 +69,8 @@ pub struct Scenario {
     pub managers: usize,
     /// Lease of the first manager, and of each that follows, in units of time.
     pub leases: (u8, u8),
+    /// What has happened before.
+    pub opening: &'static [Opening],
     /// How many units of time pass at most once everything is served.
     pub horizon: u8,
     /// How many messages may be on their way at a time.
@@ -72,6 +89,7 @@ const WORLD: Scenario = Scenario {
     shards: 1,
     managers: 1,
     leases: (3, 3),
+    opening: &[],
     horizon: 4,
     messages: 3,
     budget: NONE,
@@ -176,26 +194,89 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "agents",
         text: "agents write late, while their shards move",
+        opening: &[Opening::LateAppend(0)],
         horizon: 4,
         messages: 3,
-        budget: Budget { works: 3, ..NONE },
+        budget: Budget { works: 2, ..NONE },
         reach: &[Mark::Fenced, Mark::Appended, Mark::SecondOwner],
+        ..WORLD
+    },
+    Scenario {
+        name: "return",
+        text: "an executor dies with an append on its way and returns at its address",
+        executors: (1, 1),
+        opening: &[Opening::LateAppend(0)],
+        horizon: 2,
+        messages: 3,
+        budget: Budget { works: 2, executor_crashes: 1, executor_starts: 1, ..NONE },
+        reach: &[Mark::Fenced, Mark::Appended, Mark::Replaced, Mark::SecondOwner],
         ..WORLD
     },
     Scenario {
         name: "wipe",
         text: "the managers' store is emptied; oplogs are not",
+        executors: (1, 1),
         managers: 2,
-        horizon: 4,
+        opening: &[Opening::LateAppend(0)],
+        horizon: 2,
         messages: 2,
-        budget: Budget { works: 2, wipes: 1, manager_starts: 1, manager_crashes: 1, ..NONE },
+        budget: Budget { works: 1, wipes: 1, manager_starts: 1, manager_crashes: 1, ..NONE },
         reach: &[Mark::Fenced, Mark::Appended, Mark::Floor, Mark::TookOver],
         ..WORLD
+    },
+];
+
+const LONE: Scenario = Scenario {
+    text: "one executor, whose lease ends",
+    executors: (1, 1),
+    horizon: 5,
+    messages: 2,
+    budget: Budget { heals: 0, ..NONE },
+    ..WORLD
+};
+
+/// Worlds as small as a bug lets them be: what is shallow there is deep in the others.
+pub const NARROW: &[Scenario] = &[
+    Scenario { name: "lone", ..LONE },
+    Scenario { name: "lone healing", budget: NONE, ..LONE },
+    Scenario { name: "lone leaving", budget: Budget { shutdowns: 1, heals: 0, ..NONE }, horizon: 2, ..LONE },
+    Scenario {
+        name: "lone failover",
+        text: "one executor, and a second manager that takes over",
+        managers: 2,
+        budget: Budget { manager_starts: 1, heals: 0, ..NONE },
+        ..LONE
+    },
+    Scenario {
+        name: "lone shorter",
+        text: "one executor, and a successor that grants shorter leases",
+        managers: 2,
+        leases: (4, 2),
+        budget: Budget { manager_starts: 1, heals: 0, ..NONE },
+        ..LONE
+    },
+    Scenario {
+        name: "lone longer",
+        text: "one executor, and a successor that grants longer leases",
+        managers: 2,
+        leases: (2, 4),
+        budget: Budget { manager_starts: 1, heals: 0, ..NONE },
+        ..LONE
+    },
+    Scenario {
+        name: "late claim",
+        text: "a shard has moved and moves back, and a claim from before is on its way",
+        executors: (2, 1),
+        opening: &[Opening::Start(1), Opening::LateRenewal(1), Opening::Drain(0), Opening::Undrain(0)],
+        budget: Budget { drains: 1, heals: 0, ..NONE },
+        horizon: 1,
+        messages: 3,
+        ..LONE
     },
 ];
 
 /// The world with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Scenario> {
-    ALL.iter().find(|scenario| scenario.name == name)
+    ALL.iter().chain(NARROW).find(|scenario| scenario.name == name)
 }

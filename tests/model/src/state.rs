@@ -154,6 +154,8 @@ pub struct Manager {
     /// Counts the writes, to tag them.
     pub(crate) writes: u8,
     pub(crate) confirming: Confirming,
+    /// What the store last said to that; only kept for a bug that answers with it.
+    pub(crate) checked_before: Option<bool>,
     pub(crate) armed: Option<Tick>,
     pub(crate) waits: BTreeMap<RequestId, Waits>,
     pub(crate) requests: u64,

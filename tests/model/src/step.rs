@@ -53,6 +53,12 @@ impl State {
             state.start_executor(&sound, at);
         }
         assert!(state.calm(&sound), "{}: the world does not come to rest: {:?}", scenario.name, state.breach);
+        let mut late = Vec::new();
+        for opening in scenario.opening {
+            state.open(&sound, *opening, &mut late);
+        }
+        state.net.extend(late);
+        state.net.sort_unstable_by_key(Part::order);
         state.budget = scenario.budget;
         state.until = state.now + scenario.horizon;
         state.marks = Default::default();

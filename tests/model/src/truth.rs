@@ -2,10 +2,11 @@
 //!
 //! Written from the invariants' wording, apart from the protocol: nothing here asks a leader or a holder what it thinks.
 
+use leasehold_model::commits::WriteEnd;
 use leasehold_model::oplog::Writer;
 use leasehold_model::set::Holdings;
 use leasehold_model::state::ClusterState;
-use leasehold_model::{ExecutorId, Revision, ShardEpoch, ShardId, ShardSet};
+use leasehold_model::{ExecutorId, ManagerId, Revision, ShardEpoch, ShardId, ShardSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An invariant.
@@ -25,6 +26,10 @@ pub enum Rule {
     S6,
     /// An acknowledged registration was lost.
     S7,
+    /// A leader misjudged how a write of its own ended.
+    Outcome,
+    /// Two managers lead at once.
+    OneLeader,
     /// A shard is admitted while its last owner, whose lease runs, is still stopping its agents (R20, R26).
     HandOff,
     /// The shipped code found an invariant of its own broken and stopped.
@@ -45,6 +50,8 @@ impl Rule {
             Self::S5 => "S5: the executor's copy of a lease ends first",
             Self::S6 => "S6: a stale owner cannot write",
             Self::S7 => "S7: an acknowledged registration survives",
+            Self::Outcome => "no leader misjudges how a write of its own ended",
+            Self::OneLeader => "R7: one process at most leads, by the clocks of all",
             Self::HandOff => "R20, R26: the last owner's agents have stopped before the next one admits",
             Self::Panic => "the shipped code finds its own invariants whole",
             Self::L1 => "L1: once faults stop, every shard is served",
@@ -74,6 +81,8 @@ pub struct Truth {
     acknowledged: BTreeSet<ExecutorId>,
     /// Lives that a stored write removed.
     removed: BTreeSet<ExecutorId>,
+    /// Writes that their managers have taken as not stored, for good.
+    refused: BTreeSet<(ManagerId, u8)>,
     /// The greatest epoch that ever claimed each oplog.
     claimed: BTreeMap<ShardId, ShardEpoch>,
     /// The store was wiped: another world, of which only S6 is promised across the border (R40).
@@ -121,6 +130,39 @@ impl Truth {
             return breach(Rule::S4, format!("revision {} was stored twice, differently", state.revision));
         }
         self.registered(state)
+    }
+
+    /// A manager takes its write as ended, with it `stored` or not.
+    pub(crate) fn judged(&mut self, write: (ManagerId, u8), end: &WriteEnd, stored: bool) -> Result<(), Breach> {
+        let fits = match end {
+            WriteEnd::Applied => stored,
+            WriteEnd::Refused(_) => !stored,
+            WriteEnd::Lost(_) => return Ok(()),
+        };
+        if !fits && !self.wiped {
+            let what = if stored { "is stored" } else { "is not stored" };
+            return breach(Rule::Outcome, format!("write {} of {} {what}, and taken as {end:?}", write.1, write.0));
+        }
+        if !stored {
+            self.refused.insert(write);
+        }
+        Ok(())
+    }
+
+    /// A write reaches the store and is taken.
+    pub(crate) fn landed(&self, write: (ManagerId, u8)) -> Result<(), Breach> {
+        if self.refused.contains(&write) && !self.wiped {
+            return breach(Rule::Outcome, format!("write {} of {} was taken as refused, and lands", write.1, write.0));
+        }
+        Ok(())
+    }
+
+    /// The leader says that it does not know `id`.
+    pub(crate) fn unknown(&self, id: ExecutorId) -> Result<(), Breach> {
+        if self.acknowledged.contains(&id) && !self.removed.contains(&id) && !self.wiped {
+            return breach(Rule::S7, format!("{id} was acknowledged, never removed, and is unknown to the leader"));
+        }
+        Ok(())
     }
 
     /// S7, of a stored state.
