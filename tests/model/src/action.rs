@@ -238,9 +238,18 @@ impl fmt::Display for Message {
                 write!(f, "{} calls ({}): {what}", name(from), attempt.number)
             }
             Self::Granted(to, attempt, Ok(grant)) => {
-                write!(f, "grant to {} ({}): {} at revision {}", name(to), attempt.number, shards(&grant.set.shards), grant.set.revision)
+                write!(
+                    f,
+                    "grant to {} ({}): {} at revision {}",
+                    name(to),
+                    attempt.number,
+                    shards(&grant.set.shards),
+                    grant.set.revision
+                )
             }
-            Self::Granted(to, attempt, Err(error)) => write!(f, "refusal to {} ({}): {error}", name(to), attempt.number),
+            Self::Granted(to, attempt, Err(error)) => {
+                write!(f, "refusal to {} ({}): {error}", name(to), attempt.number)
+            }
             Self::Departed(to, attempt, result) => write!(f, "answer to {} ({}): {result:?}", name(to), attempt.number),
             Self::Push(push) => {
                 let (slot, life) = crate::state::slot_and_life(push.executor);
@@ -249,7 +258,13 @@ impl fmt::Display for Message {
             }
             Self::Claimed(_, id, claim) => {
                 let (slot, _) = crate::state::slot_and_life(*id);
-                write!(f, "{} answers a push, claiming {} at revision {}", name(&slot), shards(&claim.shards), claim.applied)
+                write!(
+                    f,
+                    "{} answers a push, claiming {} at revision {}",
+                    name(&slot),
+                    shards(&claim.shards),
+                    claim.applied
+                )
             }
             Self::Write(from, shard, writer, stage) => {
                 write!(f, "{}'s {stage:?} of shard {shard} at epoch {}", name(from), writer.epoch)

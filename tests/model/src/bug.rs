@@ -87,3 +87,33 @@ bugs! {
     KeepaliveAnchoredAtReceipt, "election", OneLeader => "the leader's own lease is counted from when its keepalive was answered",
     GateStaysOpen, "election", OneLeader => "a leader's gate stays open until somebody notices that its lease is over",
 }
+
+impl Bug {
+    /// Plants what of this bug sits in the shipped functions, in this process and for good.
+    ///
+    /// # Errors
+    /// When that is not built in.
+    #[cfg(feature = "planted")]
+    pub fn plant(self) -> Result<(), String> {
+        use leasehold_model::planted;
+        match self {
+            Self::NoMaxOnRenewal => planted::plant(planted::Bug::NoMaxOnRenewal),
+            Self::GrantsWhileReaping => planted::plant(planted::Bug::GrantsWhileReaping),
+            #[allow(clippy::wildcard_enum_match_arm, reason = "the others sit in what carries the functions")]
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Plants what of this bug sits in the shipped functions, in this process and for good.
+    ///
+    /// # Errors
+    /// When that is not built in.
+    #[cfg(not(feature = "planted"))]
+    pub fn plant(self) -> Result<(), String> {
+        if matches!(self, Self::NoMaxOnRenewal | Self::GrantsWhileReaping) {
+            return Err(format!("{self:?} sits in the shipped functions: build with `--features planted`"));
+        }
+        Ok(())
+    }
+}

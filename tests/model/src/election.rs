@@ -12,9 +12,12 @@ use leasehold_model::lease::Allowance;
 use leasehold_model::{Address, Tick, Ttl};
 use stateright::{Model, Property};
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+const ANCHORED: Bug = Bug::KeepaliveAnchoredAtReceipt;
 /// A leader's own lease, in units of time.
 const TTL: u8 = 3;
 /// How many units of time pass.
@@ -54,13 +57,13 @@ pub enum Message {
 #[derive(Debug, Clone, Hash)]
 struct Process {
     election: Election,
-    /// Until when its gate lets answers out.
-    gate: Option<Tick>,
+    /// The candidacy under which it leads, and until when its gate lets answers out.
+    gate: Option<(CandidacyId, Tick)>,
     armed: Option<Tick>,
 }
 
 /// Everything.
-#[derive(Debug, Clone, Hash, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct State {
     now: u8,
     losses: u8,
@@ -70,8 +73,30 @@ pub struct State {
     leases: BTreeMap<CandidacyId, u8>,
     queue: Vec<CandidacyId>,
     opened: i64,
+    /// The last candidacy that led.
+    ever: Option<CandidacyId>,
     breach: Option<Breach>,
     marks: Marks,
+}
+
+impl State {
+    fn identity(&self) -> impl Hash + PartialEq {
+        let parts = (self.processes.clone(), self.net.clone(), self.leases.clone(), self.queue.clone());
+        (self.now, self.losses, parts, self.opened, self.ever, self.breach.is_some())
+    }
+}
+
+/// Of the last step only, marks are no part of what a state is.
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.identity().hash(hasher);
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
 }
 
 /// What can happen next.
@@ -119,16 +144,14 @@ fn failure(call: &Call) -> Event {
     }
 }
 
-/// The same call as failed, for whoever waits for this answer.
-fn lost(answer: &Event) -> Option<Event> {
-    let why = || "no answer".to_owned();
+/// What its caller hears instead of an answer that is lost.
+fn lost(answer: &Event) -> Event {
     match answer {
-        Event::Joined(_) => Some(Event::Joined(Err(why()))),
-        Event::Enlisted(id, _) => Some(Event::Enlisted(*id, Err(why()))),
-        Event::KeptAlive(id, _) => Some(Event::KeptAlive(*id, Err(why()))),
-        Event::Observed(_) => Some(Event::Observed(Err(why()))),
-        Event::Left(id, _) => Some(Event::Left(*id, Err(why()))),
-        Event::Timer | Event::Ended(..) | Event::Stop => None,
+        Event::Joined(_) => failure(&Call::Join),
+        Event::Enlisted(id, _) => failure(&Call::Enlist(*id)),
+        Event::KeptAlive(id, _) => failure(&Call::KeepAlive(*id)),
+        Event::Left(id, _) => failure(&Call::Leave(*id)),
+        Event::Observed(_) | Event::Timer | Event::Ended(..) | Event::Stop => failure(&Call::Observe(None)),
     }
 }
 
@@ -144,6 +167,7 @@ impl State {
             leases: BTreeMap::new(),
             queue: Vec::new(),
             opened: 0,
+            ever: None,
             breach: None,
             marks: Marks::default(),
         };
@@ -160,7 +184,6 @@ impl State {
     fn tell(&mut self, bug: Option<Bug>, at: usize, (sent, event): (u8, Event)) {
         let mut process = Process::clone(&self.processes[at]);
         let mut events = vec![event];
-        let late = UNIT * u32::from(self.now - sent);
         while let Some(event) = events.pop() {
             let mut effects = Vec::new();
             process.election.step(instant(self.now), event, &mut effects);
@@ -171,27 +194,9 @@ impl State {
                     Effect::KeepAlive(id) => Call::KeepAlive(id),
                     Effect::Observe(known) => Call::Observe(known.map(|leading| leading.candidacy)),
                     Effect::Leave(id) => Call::Leave(id),
-                    Effect::Lead(_, until) => {
-                        let again = self.opened > i64::try_from(PROCESSES).unwrap_or(0) || self.queue.len() == 1;
-                        self.marks.add(if again && self.leases.len() < PROCESSES { Mark::LedNext } else { Mark::Led });
-                        process.gate = Some(until);
-                        continue;
-                    }
-                    Effect::Extend(until) => {
-                        let anchored = bug == Some(Bug::KeepaliveAnchoredAtReceipt);
-                        self.marks.add(Mark::KeptAlive);
-                        process.gate = Some(if anchored { until.plus(late) } else { until });
-                        continue;
-                    }
-                    Effect::TakeDown(_) => {
-                        self.marks.add(Mark::Unled);
-                        process.gate = None;
-                        let own = process.election.candidacy();
-                        events.extend(own.map(|id| Event::Ended(id, "taken down".to_owned())));
-                        continue;
-                    }
-                    Effect::Arm(tick) => {
-                        process.armed = Some(tick);
+                    Effect::Lead(..) | Effect::Extend(_) | Effect::TakeDown(_) | Effect::Arm(_) => {
+                        let late = UNIT * u32::from(if bug == Some(ANCHORED) { self.now - sent } else { 0 });
+                        events.extend(self.led(&mut process, effect, late));
                         continue;
                     }
                     Effect::Follow(_) | Effect::Note(_) | Effect::Exit => continue,
@@ -200,5 +205,204 @@ impl State {
             }
         }
         self.processes[at] = Part::new(process);
+    }
+
+    fn led(&mut self, process: &mut Process, effect: Effect, late: Duration) -> Option<Event> {
+        match effect {
+            Effect::Lead(leading, until) => {
+                let first = self.ever.is_none_or(|before| before == leading.candidacy);
+                self.marks.add(if first { Mark::Led } else { Mark::LedNext });
+                self.ever = Some(leading.candidacy);
+                process.gate = Some((leading.candidacy, until));
+            }
+            Effect::Extend(until) => {
+                self.marks.add(Mark::KeptAlive);
+                process.gate = process.gate.map(|(id, _)| (id, until.plus(late)));
+            }
+            Effect::TakeDown(_) => {
+                self.marks.add(Mark::Unled);
+                return process.gate.take().map(|(id, _)| Event::Ended(id, "taken down".to_owned()));
+            }
+            Effect::Arm(tick) => process.armed = Some(tick),
+            Effect::Join(_)
+            | Effect::Enlist(_)
+            | Effect::KeepAlive(_)
+            | Effect::Observe(_)
+            | Effect::Leave(_)
+            | Effect::Follow(_)
+            | Effect::Note(_)
+            | Effect::Exit => {}
+        }
+        None
+    }
+
+    /// The store answers a call; to whoever asks who leads, only once that is somebody else.
+    fn serve(&mut self, call: &Call) -> Event {
+        let until = self.now + TTL;
+        match call {
+            Call::Join => {
+                self.opened += 1;
+                self.leases.insert(CandidacyId(self.opened), until);
+                Event::Joined(Ok((CandidacyId(self.opened), ttl())))
+            }
+            Call::Enlist(id) if self.leases.contains_key(id) => {
+                if !self.queue.contains(id) {
+                    self.queue.push(*id);
+                }
+                Event::Enlisted(*id, Ok(Kept::Held(())))
+            }
+            Call::Enlist(id) => Event::Enlisted(*id, Ok(Kept::Gone)),
+            Call::KeepAlive(id) if self.leases.contains_key(id) => {
+                self.leases.insert(*id, until);
+                Event::KeptAlive(*id, Ok(Kept::Held(ttl())))
+            }
+            Call::KeepAlive(id) => Event::KeptAlive(*id, Ok(Kept::Gone)),
+            Call::Observe(_) => Event::Observed(Ok(self.leading())),
+            Call::Leave(id) => {
+                self.expire(*id);
+                Event::Left(*id, Ok(()))
+            }
+        }
+    }
+
+    fn expire(&mut self, id: CandidacyId) {
+        self.leases.remove(&id);
+        self.queue.retain(|place| *place != id);
+    }
+
+    /// What a message comes to: the store's answer, or what its caller hears.
+    fn deliver(&mut self, bug: Option<Bug>, message: usize) {
+        match &*self.net.remove(message) {
+            Message::Call(at, sent, call) => {
+                let answer = self.serve(call);
+                self.net.push(Part::new(Message::Answer(*at, *sent, answer)));
+            }
+            Message::Answer(at, sent, event) => self.tell(bug, *at, (*sent, event.clone())),
+        }
+    }
+
+    fn lose(&mut self, bug: Option<Bug>, message: usize) {
+        self.losses -= 1;
+        self.marks.add(Mark::CallFailed);
+        let (at, sent, event) = match &*self.net.remove(message) {
+            Message::Call(at, sent, call) => (*at, *sent, failure(call)),
+            Message::Answer(at, sent, event) => (*at, *sent, lost(event)),
+        };
+        self.tell(bug, at, (sent, event));
+    }
+
+    fn after(&self, bug: Option<Bug>, action: Action) -> Self {
+        let mut next = Self { marks: Marks::default(), ..self.clone() };
+        match action {
+            Action::Tick => next.now += 1,
+            Action::Timer(at) => {
+                let mut process = Process::clone(&next.processes[at]);
+                process.armed = None;
+                next.processes[at] = Part::new(process);
+                next.tell(bug, at, (next.now, Event::Timer));
+            }
+            Action::Deliver(message) => next.deliver(bug, message),
+            Action::Lose(message) => next.lose(bug, message),
+            Action::Expire(id) => next.expire(id),
+        }
+        next.net.sort_unstable_by_key(Part::order);
+        next.observe(bug);
+        next
+    }
+
+    /// Whose gate is open leads: one at most, and of that one the store still keeps the lease.
+    fn observe(&mut self, bug: Option<Bug>) {
+        let now = instant(self.now);
+        let open = |gate: &Option<(CandidacyId, Tick)>| match gate {
+            Some((id, until)) if *until > now || bug == Some(Bug::GateStaysOpen) => Some(*id),
+            Some(_) | None => None,
+        };
+        let leaders: Vec<CandidacyId> = self.processes.iter().filter_map(|process| open(&process.gate)).collect();
+        if let [one, other, ..] = leaders.as_slice() {
+            self.breach =
+                Some(Breach { rule: Rule::OneLeader, evidence: format!("candidacies {one} and {other} both lead") });
+        }
+    }
+
+    fn actions(&self, out: &mut Vec<Action>) {
+        if self.breach.is_some() {
+            return;
+        }
+        if self.now < HORIZON {
+            out.push(Action::Tick);
+        }
+        let due = |process: &Process| process.armed.is_some_and(|at| at <= instant(self.now));
+        out.extend((0..PROCESSES).filter(|at| due(&self.processes[*at])).map(Action::Timer));
+        let leads = self.queue.first().copied();
+        for (at, message) in self.net.iter().enumerate() {
+            // Who asks is answered once there is something to say.
+            if !matches!(&**message, Message::Call(_, _, Call::Observe(known)) if *known == leads) {
+                out.push(Action::Deliver(at));
+            }
+            if self.losses > 0 {
+                out.push(Action::Lose(at));
+            }
+        }
+        let ended = self.leases.iter().filter(|(_, until)| **until <= self.now);
+        out.extend(ended.map(|(id, _)| Action::Expire(*id)));
+    }
+}
+
+impl Model for Elections {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::first(self.bug)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        state.actions(actions);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let next = last.after(self.bug, action);
+        self.reached.fetch_or(next.marks.0, Ordering::Relaxed);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always(Rule::OneLeader.text(), |_, state: &State| state.breach.is_none())]
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.net.len() <= MESSAGES
+    }
+}
+
+impl World for Elections {
+    fn name(&self) -> &'static str {
+        "election"
+    }
+
+    fn text(&self) -> &'static str {
+        "two processes stand for leadership; calls late and lost, leases end"
+    }
+
+    fn reach(&self) -> &'static [Mark] {
+        REACH
+    }
+
+    fn reached(&self) -> Marks {
+        Marks(self.reached.load(Ordering::Relaxed))
+    }
+
+    fn breach(state: &State) -> Option<&Breach> {
+        state.breach.as_ref()
+    }
+
+    fn describe(state: &State, action: &Action) -> String {
+        match action {
+            Action::Tick => format!("time passes: now {}", state.now + 1),
+            Action::Timer(at) => format!("manager {at}: timer"),
+            Action::Deliver(at) => format!("arrives: {:?}", &*state.net[*at]),
+            Action::Lose(at) => format!("is lost: {:?}", &*state.net[*at]),
+            Action::Expire(id) => format!("the store ends lease {id}"),
+        }
     }
 }

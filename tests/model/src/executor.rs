@@ -5,7 +5,9 @@ use crate::mark::Mark;
 use crate::protocol::Protocol;
 use crate::state::{FenceImage, Message, Part, Process, State, UNIT, instant, key_of};
 use leasehold_model::fence::FenceKeeper;
-use leasehold_model::holder::{Attempt, Effect, Event, Holder, Identity, Ignored, Life, Note, Request, Settings, Token};
+use leasehold_model::holder::{
+    Attempt, Effect, Event, Holder, Identity, Ignored, Life, Note, Request, Settings, Token,
+};
 use leasehold_model::lease::Allowance;
 use leasehold_model::message::{LeaseKey, Push, Weight};
 use leasehold_model::{Address, CallError, ClusterName, ExecutorId, ExecutorName, Refusal, ShardSet, Tick};

@@ -4,6 +4,7 @@
 pub mod action;
 pub mod bug;
 mod calm;
+pub mod election;
 mod executor;
 mod manager;
 pub mod mark;
@@ -14,5 +15,6 @@ pub mod scenario;
 pub mod state;
 mod step;
 pub mod truth;
+pub mod worlds;
 
 pub use protocol::Protocol;

@@ -1,9 +1,11 @@
-//! `model bound | deep | bugs | trace SCENARIO [BUG]`: see `make help`.
+//! `model bound | deep | bugs [NAME] | trace SCENARIO [BUG]`: see `make help` and docs/how-we-know.md.
+
+mod bugs;
 
 use comfy_table::Table;
 use leasehold_model_check::bug::Bug;
-use leasehold_model_check::run::{Bound, Report, explore};
-use leasehold_model_check::scenario::{self, Scenario};
+use leasehold_model_check::run::{Bound, Report};
+use leasehold_model_check::worlds;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,10 +13,9 @@ use std::time::Duration;
 const BOUND_STATES: usize = 1_000_000;
 /// What `deep` must see, in all.
 const DEEP_STATES: usize = 10_000_000;
-/// Steps in each scenario of `bound` and `deep`, and for each bug.
+/// Steps in each scenario of `bound` and `deep`.
 const BOUND_STEPS: usize = 200_000;
 const DEEP_STEPS: usize = 4_000_000;
-const BUG_STEPS: usize = 3_000_000;
 
 fn bound(steps: usize) -> Bound {
     Bound { steps: Some(steps), threads: 2, progress: Some(Duration::from_secs(5)) }
@@ -28,11 +29,13 @@ fn main() -> ExitCode {
     let well = match words.as_slice() {
         ["bound"] => every(BOUND_STEPS, BOUND_STATES),
         ["deep"] => every(DEEP_STEPS, DEEP_STATES),
-        ["bugs"] => bugs(),
+        ["bugs"] => bugs::hunt(""),
+        ["bugs", name] => bugs::hunt(name),
+        ["bug", name] => bugs::one(name),
         ["trace", name] => trace(name, None),
         ["trace", name, bug] => trace(name, Some(bug)),
         _ => {
-            eprintln!("model bound | deep | bugs | trace SCENARIO [BUG]");
+            eprintln!("model bound | deep | bugs [NAME] | trace SCENARIO [BUG]");
             false
         }
     };
@@ -41,7 +44,7 @@ fn main() -> ExitCode {
 
 fn tell(report: &Report) {
     if let Some(violation) = &report.violation {
-        println!("VIOLATED: {}: {}", violation.rule, violation.evidence);
+        println!("VIOLATED: {}: {}", violation.rule.text(), violation.evidence);
         for (at, step) in violation.trace.iter().enumerate() {
             println!("  {:>2} {step}", at + 1);
         }
@@ -52,63 +55,45 @@ fn every(steps: usize, least: usize) -> bool {
     let mut table = Table::new();
     table.set_header(["scenario", "distinct states", "steps", "depth", "all?", "seconds", "always", "sometimes"]);
     let (mut states, mut well) = (0, true);
-    for scenario in scenario::ALL {
-        let report = explore(scenario, None, bound(steps));
+    for name in worlds::names() {
+        let Some(report) = worlds::explore(name, None, bound(steps)) else { continue };
         tell(&report);
         for mark in &report.unreached {
-            println!("{}: NOT REACHED: {}", scenario.name, mark.text());
+            println!("{name}: NOT REACHED: {}", mark.text());
         }
         states += report.states;
         well &= report.violation.is_none() && report.unreached.is_empty();
-        table.add_row(row(scenario, &report));
+        table.add_row(row(name, &report));
     }
     println!("{table}\n{states} distinct states (at least {least} are asked for)");
     well && states >= least
 }
 
-fn row(scenario: &Scenario, report: &Report) -> [String; 8] {
-    let all = scenario.reach.len();
-    let held = if report.violation.is_none() { "10 of 10 held" } else { "VIOLATED" };
+fn row(name: &str, report: &Report) -> [String; 8] {
+    let held = if report.violation.is_none() { "all held" } else { "VIOLATED" };
     [
-        format!("{}: {}", scenario.name, scenario.text),
+        format!("{name}: {}", report.text),
         report.states.to_string(),
         report.steps.to_string(),
         report.depth.to_string(),
         if report.complete { "all" } else { "bounded" }.to_owned(),
         format!("{:.1}", report.took.as_secs_f64()),
         held.to_owned(),
-        format!("{} of {all} reached", all - report.unreached.len()),
+        format!("{} of {} reached", report.wanted - report.unreached.len(), report.wanted),
     ]
 }
 
-fn bugs() -> bool {
-    let mut table = Table::new();
-    table.set_header(["bug", "scenario", "found by", "depth", "distinct states", "seconds"]);
-    let mut survivors = 0;
-    for bug in Bug::ALL {
-        let Some(scenario) = scenario::named(bug.scenario()) else { continue };
-        let report = explore(scenario, Some(*bug), Bound { progress: None, ..bound(BUG_STEPS) });
-        let (found, depth) = match &report.violation {
-            Some(violation) => (violation.rule, violation.trace.len().to_string()),
-            None => ("NOT FOUND", "-".to_owned()),
-        };
-        survivors += usize::from(report.violation.is_none());
-        let seconds = format!("{:.1}", report.took.as_secs_f64());
-        println!("{bug:?}: {found}, depth {depth}, {} states, {seconds} s", report.states);
-        table.add_row([bug.text(), scenario.name, found, &depth, &report.states.to_string(), &seconds]);
-    }
-    println!("{table}\n{} bugs planted, {survivors} not found", Bug::ALL.len());
-    survivors == 0
-}
-
 fn trace(name: &str, bug: Option<&str>) -> bool {
-    let Some(scenario) = scenario::named(name) else {
-        eprintln!("no scenario is called {name}");
+    let bug = bug.and_then(Bug::named);
+    if let Err(why) = bug.map_or(Ok(()), Bug::plant) {
+        eprintln!("{why}");
+        return false;
+    }
+    let Some(report) = worlds::explore(name, bug, bound(bugs::STEPS)) else {
+        eprintln!("no scenario is called {name:?}; there are {:?}", worlds::names().collect::<Vec<_>>());
         return false;
     };
-    let bug = bug.and_then(|word| Bug::ALL.iter().copied().find(|bug| format!("{bug:?}") == word));
-    let report = explore(scenario, bug, bound(BUG_STEPS));
     tell(&report);
-    println!("{:?}", row(scenario, &report));
+    println!("{:?}", row(name, &report));
     report.violation.is_none()
 }

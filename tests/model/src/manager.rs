@@ -91,8 +91,7 @@ impl State {
             Some(Bug::CountsItsOwnLength) => lease,
             Some(_) | None => return Arc::clone(state),
         };
-        let head =
-            Head { cluster: state.cluster.clone(), shard_count: state.shard_count, revision: state.revision };
+        let head = Head { cluster: state.cluster.clone(), shard_count: state.shard_count, revision: state.revision };
         let rows = state.executors().map(|(id, row)| {
             let row = Executor { lease_length: row.lease_length.min(shortest), ..Executor::clone(row) };
             (id, row)
@@ -471,13 +470,7 @@ impl State {
     }
 
     /// Who is at the address: a port is bound once.
-    fn probe(
-        &self,
-        protocol: &Protocol,
-        at: usize,
-        request: RequestId,
-        address: &leasehold_model::Address,
-    ) -> Event {
+    fn probe(&self, protocol: &Protocol, at: usize, request: RequestId, address: &leasehold_model::Address) -> Event {
         let found = self.running_executors().find(|(slot, _)| address.as_str() == format!("executor-{slot}:1"));
         let mut answered_by = found.map(|(_, process)| process.holder.life().executor);
         if protocol.bug == Some(Bug::AssumesPredecessorGone) {
@@ -493,7 +486,8 @@ impl State {
         self.learn(|truth| truth.told(push.executor, &push.set))?;
         if protocol.bug == Some(Bug::MovesInOneCommit) {
             let (applied, shards) = (push.set.revision, push.set.shards.clone());
-            let claim = self.managers[at].as_ref().map(|part| Claim { manager: part.leader.manager(), applied, shards });
+            let claim =
+                self.managers[at].as_ref().map(|part| Claim { manager: part.leader.manager(), applied, shards });
             queue.push_back(Event::PushAnswered { executor: push.executor, claim });
         }
         self.send(Message::Push(push));

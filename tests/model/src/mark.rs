@@ -69,6 +69,11 @@ impl Marks {
         self.0 |= 1 << mark as u32;
     }
 
+    /// `mark` if it is in it, and no other.
+    pub(crate) const fn only(self, mark: Mark) -> Self {
+        Self(self.0 & (1 << mark as u32))
+    }
+
     /// Whether `mark` is in it.
     #[must_use]
     pub const fn has(self, mark: Mark) -> bool {

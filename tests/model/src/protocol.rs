@@ -3,9 +3,10 @@
 use crate::action::Action;
 use crate::bug::Bug;
 use crate::mark::{Mark, Marks};
+use crate::run::World;
 use crate::scenario::Scenario;
 use crate::state::State;
-use crate::truth::Rule;
+use crate::truth::{Breach, Rule};
 use stateright::{Model, Property};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,17 +29,31 @@ impl Protocol {
     pub fn new(scenario: Scenario, bug: Option<Bug>) -> Self {
         Self { scenario, bug, reached: Arc::default() }
     }
+}
 
-    /// What of `reach` no step did.
-    pub fn unreached(&self) -> impl Iterator<Item = Mark> {
-        let reached = self.reached();
-        self.scenario.reach.iter().copied().filter(move |mark| !reached.has(*mark))
+impl World for Protocol {
+    fn name(&self) -> &'static str {
+        self.scenario.name
     }
 
-    /// What any step did.
-    #[must_use]
-    pub fn reached(&self) -> Marks {
+    fn text(&self) -> &'static str {
+        self.scenario.text
+    }
+
+    fn reach(&self) -> &'static [Mark] {
+        self.scenario.reach
+    }
+
+    fn reached(&self) -> Marks {
         Marks(self.reached.load(Ordering::Relaxed))
+    }
+
+    fn breach(state: &State) -> Option<&Breach> {
+        state.breach.as_ref()
+    }
+
+    fn describe(state: &State, action: &Action) -> String {
+        state.describe(action)
     }
 }
 

@@ -1,11 +1,27 @@
 //! Explores, and says what was found.
 
-use crate::bug::Bug;
 use crate::mark::{Mark, Marks};
-use crate::protocol::Protocol;
-use crate::scenario::Scenario;
+use crate::truth::{Breach, Rule};
 use stateright::{Checker, HasDiscoveries, Model};
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
+
+/// What can be explored.
+pub trait World: Model + Clone + Send + Sync + 'static {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// What it is about.
+    fn text(&self) -> &'static str;
+    /// What must be reached.
+    fn reach(&self) -> &'static [Mark];
+    /// What any step did.
+    fn reached(&self) -> Marks;
+    /// The broken invariant.
+    fn breach(state: &Self::State) -> Option<&Breach>;
+    /// `action` in words.
+    fn describe(state: &Self::State, action: &Self::Action) -> String;
+}
 
 /// How far to go.
 #[derive(Debug, Clone, Copy)]
@@ -21,8 +37,8 @@ pub struct Bound {
 /// A broken invariant, and the shortest way there that was found.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// The invariant, in words.
-    pub rule: &'static str,
+    /// The invariant.
+    pub rule: Rule,
     /// The ids and numbers.
     pub evidence: String,
     /// Each step, in words.
@@ -32,6 +48,10 @@ pub struct Violation {
 /// What was found.
 #[derive(Debug, Clone)]
 pub struct Report {
+    /// What the world is about.
+    pub text: &'static str,
+    /// How much had to be reached.
+    pub wanted: usize,
     /// Distinct states.
     pub states: usize,
     /// Steps taken.
@@ -50,12 +70,15 @@ pub struct Report {
     pub unreached: Vec<Mark>,
 }
 
-/// Explores `scenario`, the shortest ways first, until an invariant breaks.
+/// Explores `world`, the shortest ways first, until an invariant breaks.
 #[must_use]
-pub fn explore(scenario: &Scenario, bug: Option<Bug>, bound: Bound) -> Report {
-    let protocol = Protocol::new(*scenario, bug);
+pub fn explore<W: World>(world: &W, bound: Bound) -> Report
+where
+    W::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+    W::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
+{
     let began = Instant::now();
-    let builder = protocol.clone().checker().threads(bound.threads).finish_when(HasDiscoveries::AnyFailures);
+    let builder = world.clone().checker().threads(bound.threads).finish_when(HasDiscoveries::AnyFailures);
     let builder = match bound.steps {
         Some(steps) => builder.target_state_count(steps),
         None => builder,
@@ -69,29 +92,30 @@ pub fn explore(scenario: &Scenario, bug: Option<Bug>, bound: Bound) -> Report {
         {
             told = Instant::now();
             let (states, depth) = (checker.unique_state_count(), checker.max_depth());
-            println!("{}: {states} states, depth {depth}, {} s", scenario.name, began.elapsed().as_secs());
+            println!("{}: {states} states, depth {depth}, {} s", world.name(), began.elapsed().as_secs());
         }
     }
     let checker = checker.join();
-    let violation = checker.discoveries().into_iter().map(|(rule, path)| {
+    let violation = checker.discoveries().into_iter().filter_map(|(_, path)| {
         let mut trace = Vec::new();
         let steps = path.into_vec();
         for (state, action) in &steps {
-            trace.extend(action.as_ref().map(|action| state.describe(action)));
+            trace.extend(action.as_ref().map(|action| W::describe(state, action)));
         }
-        let breach = steps.last().and_then(|(state, _)| state.breach.as_ref());
-        let evidence = breach.map(|breach| breach.evidence.clone()).unwrap_or_default();
-        Violation { rule, evidence, trace }
+        let breach = steps.last().and_then(|(state, _)| W::breach(state));
+        breach.cloned().map(|Breach { rule, evidence }| Violation { rule, evidence, trace })
     });
     let steps = checker.state_count();
     Report {
+        text: world.text(),
+        wanted: world.reach().len(),
         states: checker.unique_state_count(),
         steps,
         depth: checker.max_depth(),
         took: began.elapsed(),
         complete: bound.steps.is_none_or(|bound| steps < bound),
         violation: violation.min_by_key(|violation| violation.trace.len()),
-        reached: protocol.reached(),
-        unreached: protocol.unreached().collect(),
+        reached: world.reached(),
+        unreached: world.reach().iter().copied().filter(|mark| !world.reached().has(*mark)).collect(),
     }
 }

@@ -103,7 +103,17 @@ pub const ALL: &[Scenario] = &[
         text: "renewals late, lost and answered late; leases lapse",
         budget: Budget { failures: 1, ..NONE },
         horizon: 5,
-        reach: &[Mark::Lapsed, Mark::Revived, Mark::Reaped, Mark::SecondOwner, Mark::LateGrant, Mark::CallFailed, Mark::Unregistered, Mark::StoodStill, Mark::Healed],
+        reach: &[
+            Mark::Lapsed,
+            Mark::Revived,
+            Mark::Reaped,
+            Mark::SecondOwner,
+            Mark::LateGrant,
+            Mark::CallFailed,
+            Mark::Unregistered,
+            Mark::StoodStill,
+            Mark::Healed,
+        ],
         ..WORLD
     },
     Scenario {
@@ -156,7 +166,15 @@ pub const ALL: &[Scenario] = &[
         horizon: 4,
         messages: 3,
         budget: Budget { executor_starts: 1, manager_starts: 1, manager_crashes: 1, ..NONE },
-        reach: &[Mark::TookOver, Mark::TwoManagers, Mark::Deposed, Mark::Conflict, Mark::Orphan, Mark::ForeignPush, Mark::Refollowed],
+        reach: &[
+            Mark::TookOver,
+            Mark::TwoManagers,
+            Mark::Deposed,
+            Mark::Conflict,
+            Mark::Orphan,
+            Mark::ForeignPush,
+            Mark::Refollowed,
+        ],
         ..WORLD
     },
     Scenario {

@@ -72,6 +72,8 @@ impl State {
         if action == Action::Heal {
             next.budget.heals = 0;
             next.heal(protocol);
+            // What healing does in time was not explored: it counts as nothing reached.
+            next.marks = next.marks.only(Mark::Healed);
             return next;
         }
         next.go(protocol, action);
@@ -286,9 +288,10 @@ impl State {
         let now = instant(self.now);
         let sweeps = |process: &Process| {
             process.fence.deadline > now
-                && process.sweeps.iter().any(|(id, shards)| {
-                    !process.void.contains(id) && shards.iter().any(|(swept, _)| *swept == shard)
-                })
+                && process
+                    .sweeps
+                    .iter()
+                    .any(|(id, shards)| !process.void.contains(id) && shards.iter().any(|(swept, _)| *swept == shard))
         };
         self.running_executors().find(|(at, process)| *at != admits && sweeps(process)).map(|(at, _)| at)
     }

@@ -39,6 +39,13 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// Its id, in short.
+    #[must_use]
+    pub fn id(self) -> String {
+        let text = self.text();
+        text.split_once(':').map_or_else(|| format!("{self:?}"), |(id, _)| id.to_owned())
+    }
+
     /// The invariant's id and sentence, as the table says it.
     #[must_use]
     pub const fn text(self) -> &'static str {
@@ -116,7 +123,10 @@ impl Truth {
         for (shard, row) in state.shards() {
             let highest = self.highest.entry(shard).or_default();
             if row.epoch < *highest {
-                return breach(Rule::S3, format!("shard {shard} was stored at epoch {highest}, and now at {}", row.epoch));
+                return breach(
+                    Rule::S3,
+                    format!("shard {shard} was stored at epoch {highest}, and now at {}", row.epoch),
+                );
             }
             *highest = row.epoch;
             if let Some(owner) = row.state.owner() {
@@ -218,7 +228,10 @@ impl Truth {
     pub(crate) fn appended(&self, shard: ShardId, entries: &[Writer], by: Writer) -> Result<(), Breach> {
         let highest = self.claimed.get(&shard).copied().unwrap_or_default();
         if by.epoch < highest {
-            return breach(Rule::S6, format!("shard {shard}: {by:?} wrote after epoch {highest} had claimed the oplog"));
+            return breach(
+                Rule::S6,
+                format!("shard {shard}: {by:?} wrote after epoch {highest} had claimed the oplog"),
+            );
         }
         match entries.iter().find(|entry| entry.epoch == by.epoch && entry.executor != by.executor) {
             None => Ok(()),
