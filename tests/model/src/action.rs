@@ -1,5 +1,6 @@
 //! What can happen next.
 
+use crate::scenario::Pace;
 use crate::state::{Confirming, Flight, Manager, Message, Process, State, instant};
 use leasehold_model::ShardId;
 use leasehold_model::holder::{Purpose, Request, WorkId};
@@ -72,11 +73,11 @@ impl State {
         self.managers.iter().enumerate().filter_map(|(at, part)| Some((at, &**part.as_ref()?)))
     }
 
-    pub(crate) fn actions(&self, out: &mut Vec<Action>) {
+    pub(crate) fn actions(&self, pace: Pace, out: &mut Vec<Action>) {
         if self.breach.is_some() || self.healed.is_some() {
             return;
         }
-        if self.now < self.until {
+        if self.now < self.until && (pace < Pace::Punctual || !self.is_due()) {
             out.push(Action::Tick);
         }
         self.executor_actions(out);
@@ -91,6 +92,15 @@ impl State {
         if self.budget.heals > 0 && self.now == self.until {
             out.push(Action::Heal);
         }
+    }
+
+    /// Whether a manager, or a write of one, has something to do at this instant.
+    fn is_due(&self) -> bool {
+        let due = |part: &Manager| {
+            let timer = part.armed.is_some_and(|due| due <= instant(self.now));
+            timer || part.flight.is_some() || part.confirming != Confirming::Idle
+        };
+        !self.store.floating.is_empty() || self.running_managers().any(|(_, part)| due(part))
     }
 
     fn executor_actions(&self, out: &mut Vec<Action>) {

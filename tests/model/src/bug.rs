@@ -70,8 +70,8 @@ bugs! {
     DoubtIsFailure, "store", Outcome => "a write whose outcome is unknown is taken as failed",
     DoubtIsSuccess, "store", Outcome => "a write whose outcome is unknown is taken as stored",
     LookUpDoesNotSettle, "store", Outcome => "a write that was looked up and not found is stored later",
-    NoCompare, "failover", S3 => "the store takes the write of a deposed manager",
-    StaleLoad, "lone failover", S7 => "a successor begins with a state that is not the newest (R39)",
+    NoCompare, "failover", S4 => "the store takes the write of a deposed manager",
+    StaleLoad, "lone failover", S5 => "a successor begins with a state that is not the newest (R39)",
     NoWaitAtTakeOver, "lone failover", S5 => "a successor does not wait for the leases that run when it takes over (R6)",
     ConfirmedByNobody, "lone failover", S5 => "a grant is answered although nobody has confirmed the leadership (R7)",
     ConfirmsBeforehand, "lone failover", S5 => "a grant is answered by a confirmation that began before its request arrived (R7)",
@@ -84,8 +84,8 @@ bugs! {
     EqualEpochClaims, "wipe", S6 => "an oplog's record is given to another writer at an equal epoch (F1)",
     IgnoresUnknown, "lone healing", L1 => "an executor that hears that it is unknown keeps asking as the same life (R16)",
     ForgetsLateReleases, "move", L1 => "a claim that proves a release is heard and not acted on (R26)",
-    KeepaliveAnchoredAtReceipt, "election", OneLeader => "the leader's own lease is counted from when its keepalive was answered",
-    GateStaysOpen, "election", OneLeader => "a leader's gate stays open until somebody notices that its lease is over",
+    KeepaliveAnchoredAtReceipt, "late leader", OneLeader => "the leader's own lease is counted from when its keepalive was answered",
+    GateStaysOpen, "late leader", OneLeader => "a leader's gate stays open until somebody notices that its lease is over",
 }
 
 impl Bug {

@@ -20,14 +20,47 @@ use std::time::Duration;
 const ANCHORED: Bug = Bug::KeepaliveAnchoredAtReceipt;
 /// A leader's own lease, in units of time.
 const TTL: u8 = 3;
-/// How many units of time pass.
-const HORIZON: u8 = 6;
 /// How many messages are on their way at a time, at most.
 const MESSAGES: usize = 4;
 /// Two stand for leadership.
 const PROCESSES: usize = 2;
-/// What must be reached.
-const REACH: &[Mark] = &[Mark::Led, Mark::LedNext, Mark::Unled, Mark::KeptAlive, Mark::CallFailed];
+
+/// One world of elections.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about.
+    pub text: &'static str,
+    /// How many messages are lost, at most.
+    pub losses: u8,
+    /// How many units of time pass.
+    pub horizon: u8,
+    /// Whether whoever does not lead does everything in time.
+    pub second_in_time: bool,
+    /// What must be reached.
+    pub reach: &'static [Mark],
+}
+
+/// Every world of elections.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "election",
+        text: "two processes stand for leadership; calls late and lost, leases end",
+        losses: 1,
+        horizon: 6,
+        second_in_time: false,
+        reach: &[Mark::LedNext, Mark::Unled, Mark::KeptAlive, Mark::CallFailed],
+    },
+    Scenario {
+        name: "late leader",
+        text: "the leader's calls are late or lost, and its successor does everything in time",
+        losses: 1,
+        horizon: 8,
+        second_in_time: true,
+        reach: &[Mark::LedNext, Mark::Unled, Mark::KeptAlive, Mark::CallFailed],
+    },
+];
 
 /// A call to the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -117,6 +150,7 @@ pub enum Action {
 /// The world of elections, with at most one bug.
 #[derive(Debug, Clone)]
 pub struct Elections {
+    scenario: Scenario,
     bug: Option<Bug>,
     reached: Arc<AtomicU64>,
 }
@@ -124,8 +158,8 @@ pub struct Elections {
 impl Elections {
     /// A world in which nothing was tried yet.
     #[must_use]
-    pub fn new(bug: Option<Bug>) -> Self {
-        Self { bug, reached: Arc::default() }
+    pub fn new(scenario: Scenario, bug: Option<Bug>) -> Self {
+        Self { scenario, bug, reached: Arc::default() }
     }
 }
 
@@ -156,12 +190,13 @@ fn lost(answer: &Event) -> Event {
 }
 
 impl State {
-    fn first(bug: Option<Bug>) -> Self {
+    fn first(Elections { scenario, bug, .. }: &Elections) -> Self {
+        let bug = *bug;
         let settings = Settings { ttl: ttl(), allowance: Allowance::default() };
         let process = || Process { election: Election::new(settings, instant(0)), gate: None, armed: None };
         let mut state = Self {
             now: 0,
-            losses: 1,
+            losses: scenario.losses,
             processes: (0..PROCESSES).map(|_| Part::new(process())).collect(),
             net: Vec::new(),
             leases: BTreeMap::new(),
@@ -171,8 +206,22 @@ impl State {
             breach: None,
             marks: Marks::default(),
         };
-        (0..PROCESSES).for_each(|at| state.tell(bug, at, (0, Event::Timer)));
+        for at in 0..PROCESSES {
+            state.tell(bug, at, (0, Event::Timer));
+            // In time, until only the question who leads next is unanswered.
+            while let Some(message) = state.net.iter().position(|message| state.has_answer(message)) {
+                state.deliver(bug, message);
+            }
+        }
+        state.net.sort_unstable_by_key(Part::order);
+        state.marks = Marks::default();
         state
+    }
+
+    /// Who asks who leads is answered once there is something to say.
+    fn has_answer(&self, message: &Message) -> bool {
+        let leads = self.queue.first().copied();
+        !matches!(message, Message::Call(_, _, Call::Observe(known)) if *known == leads)
     }
 
     /// The place of whoever is first in the queue.
@@ -210,9 +259,9 @@ impl State {
     fn led(&mut self, process: &mut Process, effect: Effect, late: Duration) -> Option<Event> {
         match effect {
             Effect::Lead(leading, until) => {
-                let first = self.ever.is_none_or(|before| before == leading.candidacy);
-                self.marks.add(if first { Mark::Led } else { Mark::LedNext });
-                self.ever = Some(leading.candidacy);
+                if self.ever.replace(leading.candidacy).is_some() {
+                    self.marks.add(Mark::LedNext);
+                }
                 process.gate = Some((leading.candidacy, until));
             }
             Effect::Extend(until) => {
@@ -291,23 +340,50 @@ impl State {
         self.tell(bug, at, (sent, event));
     }
 
-    fn after(&self, bug: Option<Bug>, action: Action) -> Self {
+    fn after(&self, Elections { scenario, bug, .. }: &Elections, action: Action) -> Self {
+        let bug = *bug;
         let mut next = Self { marks: Marks::default(), ..self.clone() };
         match action {
             Action::Tick => next.now += 1,
-            Action::Timer(at) => {
-                let mut process = Process::clone(&next.processes[at]);
-                process.armed = None;
-                next.processes[at] = Part::new(process);
-                next.tell(bug, at, (next.now, Event::Timer));
-            }
+            Action::Timer(at) => next.wake(bug, at),
             Action::Deliver(message) => next.deliver(bug, message),
             Action::Lose(message) => next.lose(bug, message),
             Action::Expire(id) => next.expire(id),
         }
+        if scenario.second_in_time {
+            next.catch_up(bug, 1);
+        }
         next.net.sort_unstable_by_key(Part::order);
         next.observe(bug);
         next
+    }
+
+    fn wake(&mut self, bug: Option<Bug>, at: usize) {
+        let mut process = Process::clone(&self.processes[at]);
+        process.armed = None;
+        self.processes[at] = Part::new(process);
+        self.tell(bug, at, (self.now, Event::Timer));
+    }
+
+    /// A process does what is due, and is answered, at once.
+    fn catch_up(&mut self, bug: Option<Bug>, at: usize) {
+        let its = |message: &Message| match message {
+            Message::Call(from, ..) => *from == at,
+            Message::Answer(to, ..) => *to == at,
+        };
+        loop {
+            if let Some(message) = self.net.iter().position(|message| its(message) && self.has_answer(message)) {
+                self.deliver(bug, message);
+            } else if self.is_due(at) {
+                self.wake(bug, at);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn is_due(&self, at: usize) -> bool {
+        self.processes[at].armed.is_some_and(|due| due <= instant(self.now))
     }
 
     /// Whose gate is open leads: one at most, and of that one the store still keeps the lease.
@@ -324,19 +400,16 @@ impl State {
         }
     }
 
-    fn actions(&self, out: &mut Vec<Action>) {
+    fn actions(&self, scenario: &Scenario, out: &mut Vec<Action>) {
         if self.breach.is_some() {
             return;
         }
-        if self.now < HORIZON {
+        if self.now < scenario.horizon {
             out.push(Action::Tick);
         }
-        let due = |process: &Process| process.armed.is_some_and(|at| at <= instant(self.now));
-        out.extend((0..PROCESSES).filter(|at| due(&self.processes[*at])).map(Action::Timer));
-        let leads = self.queue.first().copied();
+        out.extend((0..PROCESSES).filter(|at| self.is_due(*at)).map(Action::Timer));
         for (at, message) in self.net.iter().enumerate() {
-            // Who asks is answered once there is something to say.
-            if !matches!(&**message, Message::Call(_, _, Call::Observe(known)) if *known == leads) {
+            if self.has_answer(message) {
                 out.push(Action::Deliver(at));
             }
             if self.losses > 0 {
@@ -353,15 +426,15 @@ impl Model for Elections {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::first(self.bug)]
+        vec![State::first(self)]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        state.actions(actions);
+        state.actions(&self.scenario, actions);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let next = last.after(self.bug, action);
+        let next = last.after(self, action);
         self.reached.fetch_or(next.marks.0, Ordering::Relaxed);
         Some(next)
     }
@@ -377,15 +450,15 @@ impl Model for Elections {
 
 impl World for Elections {
     fn name(&self) -> &'static str {
-        "election"
+        self.scenario.name
     }
 
     fn text(&self) -> &'static str {
-        "two processes stand for leadership; calls late and lost, leases end"
+        self.scenario.text
     }
 
     fn reach(&self) -> &'static [Mark] {
-        REACH
+        self.scenario.reach
     }
 
     fn reached(&self) -> Marks {

@@ -4,6 +4,7 @@ use crate::action::Action;
 use crate::bug::Bug;
 use crate::mark::Mark;
 use crate::protocol::Protocol;
+use crate::scenario::Pace;
 use crate::state::{Confirming, Flight, Manager, Message, Part, State, Store, UNIT, Waits, instant, key_hash};
 use crate::step::Stepped;
 use leasehold_model::command::{Cause, Command};
@@ -31,7 +32,8 @@ impl Store {
         }
         let changes = &due.changes;
         let (state, next) = (&self.state, due.next);
-        let head = Head { cluster: state.cluster.clone(), shard_count: state.shard_count, revision: next };
+        let revision = next.max(state.revision);
+        let head = Head { cluster: state.cluster.clone(), shard_count: state.shard_count, revision };
         let mut shards: BTreeMap<ShardId, _> = state.shards().map(|(shard, row)| (shard, *row)).collect();
         shards.extend(changes.shards.iter().map(|(shard, row)| (*shard, *row)));
         let mut rows: BTreeMap<ExecutorId, Executor> =
@@ -126,11 +128,16 @@ impl State {
                     manager.confirming = Confirming::Checked(leads);
                     manager.checked_before = (protocol.bug == Some(Bug::ConfirmsBeforehand)).then_some(leads);
                 });
-                Ok(())
+                if protocol.scenario.pace > Pace::Free { self.confirm(protocol, at) } else { Ok(()) }
             }
             Action::Confirm(at) => self.confirm(protocol, at),
             Action::LandOrphan => self.land_orphan(protocol),
-            Action::Land(at) => self.land(protocol, at),
+            Action::Land(at) => {
+                self.land(protocol, at)?;
+                let landed = |part: &Part<Manager>| matches!(part.flight, Some(Flight::Landed(_)));
+                let prompt = protocol.scenario.pace > Pace::Free && self.managers[at].as_ref().is_some_and(landed);
+                if prompt { self.learn_outcome(protocol, at, Action::Hear(at)) } else { Ok(()) }
+            }
             Action::Hear(at) | Action::RefuseWrite(at) | Action::Doubt(at) | Action::LookUp(at) => {
                 self.learn_outcome(protocol, at, action)
             }

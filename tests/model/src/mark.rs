@@ -53,7 +53,6 @@ marks! {
     Refollowed => "an executor followed another manager than before",
     Floor => "an epoch was raised above what storage had recorded",
     Lengthened => "a longer lease was stored",
-    Led => "a process led",
     LedNext => "a second process led after the first",
     Unled => "a leadership ended for want of keepalives",
     KeptAlive => "a leadership was kept alive",

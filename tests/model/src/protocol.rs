@@ -66,7 +66,7 @@ impl Model for Protocol {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        state.actions(actions);
+        state.actions(self.scenario.pace, actions);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {

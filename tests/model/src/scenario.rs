@@ -37,6 +37,18 @@ const NONE: Budget = Budget {
     heals: 1,
 };
 
+/// What is late by any time, apart from messages, executors' timers and their agents, which always are. The less there is, the deeper
+/// a world can be explored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pace {
+    /// Managers' timers, writes on their way to the store, confirmations, and the answers to both.
+    Free,
+    /// As before, but for the answers: what the store does is heard at once.
+    Prompt,
+    /// Nothing: time passes only once the managers have done what is due.
+    Punctual,
+}
+
 /// What happens, in time, before anything is explored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
@@ -71,6 +83,8 @@ pub struct Scenario {
     pub leases: (u8, u8),
     /// What has happened before.
     pub opening: &'static [Opening],
+    /// What is late.
+    pub pace: Pace,
     /// How many units of time pass at most once everything is served.
     pub horizon: u8,
     /// How many messages may be on their way at a time.
@@ -90,6 +104,7 @@ const WORLD: Scenario = Scenario {
     managers: 1,
     leases: (3, 3),
     opening: &[],
+    pace: Pace::Prompt,
     horizon: 4,
     messages: 3,
     budget: NONE,
@@ -149,6 +164,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "store",
+        pace: Pace::Free,
         text: "the store refuses writes and loses answers",
         executors: (2, 1),
         shards: 2,
@@ -159,6 +175,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "failover",
+        pace: Pace::Free,
         text: "a second manager takes over, also from one that still runs",
         executors: (2, 1),
         shards: 2,
@@ -211,6 +228,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "agents",
+        pace: Pace::Punctual,
         text: "agents write late, while their shards move",
         opening: &[Opening::LateAppend(0)],
         horizon: 4,
@@ -221,6 +239,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "return",
+        pace: Pace::Punctual,
         text: "an executor dies with an append on its way and returns at its address",
         executors: (1, 1),
         opening: &[Opening::LateAppend(0)],
@@ -232,6 +251,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "wipe",
+        pace: Pace::Punctual,
         text: "the managers' store is emptied; oplogs are not",
         executors: (1, 1),
         managers: 2,
@@ -260,6 +280,7 @@ pub const NARROW: &[Scenario] = &[
     Scenario { name: "lone leaving", budget: Budget { shutdowns: 1, heals: 0, ..NONE }, horizon: 2, ..LONE },
     Scenario {
         name: "lone failover",
+        pace: Pace::Punctual,
         text: "one executor, and a second manager that takes over",
         managers: 2,
         budget: Budget { manager_starts: 1, heals: 0, ..NONE },
@@ -267,6 +288,7 @@ pub const NARROW: &[Scenario] = &[
     },
     Scenario {
         name: "lone shorter",
+        pace: Pace::Punctual,
         text: "one executor, and a successor that grants shorter leases",
         managers: 2,
         leases: (4, 2),
@@ -275,6 +297,7 @@ pub const NARROW: &[Scenario] = &[
     },
     Scenario {
         name: "lone longer",
+        pace: Pace::Punctual,
         text: "one executor, and a successor that grants longer leases",
         managers: 2,
         leases: (2, 4),
