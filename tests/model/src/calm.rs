@@ -94,7 +94,7 @@ impl State {
     }
 
     /// What happens next when nothing is late.
-    fn next_in_time(&self) -> Option<Action> {
+    pub(crate) fn next_in_time(&self) -> Option<Action> {
         let now = instant(self.now);
         if !self.store.floating.is_empty() {
             return Some(Action::LandOrphan);

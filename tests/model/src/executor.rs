@@ -10,7 +10,7 @@ use leasehold_model::holder::{
 };
 use leasehold_model::lease::Allowance;
 use leasehold_model::message::{LeaseKey, Push, Weight};
-use leasehold_model::{Address, CallError, ClusterName, ExecutorId, ExecutorName, Refusal, ShardSet, Tick};
+use leasehold_model::{Address, CallError, ClusterName, ExecutorId, ExecutorName, Refusal, Revision, ShardSet, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -52,6 +52,7 @@ impl State {
             call: None,
             sweeps: BTreeMap::new(),
             void: BTreeSet::new(),
+            greatest: Revision(0),
         }));
         self.tell(protocol, at, Event::Started { seed: 0 });
     }
@@ -63,6 +64,9 @@ impl State {
     fn tell_around(&mut self, protocol: &Protocol, at: usize, event: Event, around: &Around) {
         let Some(part) = &self.executors[at] else { return };
         let mut process = Process::clone(part);
+        if protocol.bug == Some(Bug::ComparesRevisionsAcrossManagers) {
+            process.greatest = process.greatest.max(process.holder.applied());
+        }
         let opens = protocol.bug != Some(Bug::RecoveryNotLatched) || process.is_news(&event);
         let mut events = vec![event];
         let now = instant(self.now);
@@ -168,14 +172,23 @@ impl State {
         self.tell_around(protocol, at, Event::Pushed { token: Token(0), proven: true, push }, &around);
     }
 
-    fn anew(&self, bug: Option<Bug>, at: usize, set: &mut ShardSet) {
-        let claim = self.executors[at].as_ref().and_then(|process| process.holder.claim());
-        if bug == Some(Bug::AppliesOlderSets)
-            && let Some(claim) = claim
-            && claim.manager == set.manager
-        {
-            set.revision = set.revision.max(claim.applied);
-        }
+    /// What bugs make of the revision of a set that is heard.
+    fn anew(&mut self, bug: Option<Bug>, at: usize, set: &mut ShardSet) {
+        self.edit(at, |process| {
+            let claim = process.holder.claim();
+            if bug == Some(Bug::AppliesOlderSets)
+                && let Some(claim) = &claim
+                && claim.manager == set.manager
+            {
+                set.revision = set.revision.max(claim.applied);
+            }
+            if bug == Some(Bug::ComparesRevisionsAcrossManagers) {
+                process.greatest = process.greatest.max(process.holder.applied());
+                if set.revision < process.greatest {
+                    set.shards = claim.map(|claim| claim.shards).unwrap_or_default();
+                }
+            }
+        });
     }
 
     fn is_of(&self, at: usize, life: ExecutorId) -> bool {

@@ -14,7 +14,7 @@ const BOUND_STATES: usize = 1_000_000;
 /// What `deep` must see, in all.
 const DEEP_STATES: usize = 10_000_000;
 /// Steps in each scenario of `bound` and `deep`.
-const BOUND_STEPS: usize = 200_000;
+const BOUND_STEPS: usize = 300_000;
 const DEEP_STEPS: usize = 4_000_000;
 
 fn bound(steps: usize) -> Bound {

@@ -559,7 +559,6 @@ fn taken(bug: Option<Bug>, manager: &Manager, mut claim: Claim) -> Claim {
     let revision = manager.commits.committed().revision;
     match bug {
         Some(Bug::OldClaimProves) if claim.manager == manager.leader.manager() => claim.applied = revision,
-        Some(Bug::ComparesRevisionsAcrossManagers) => claim.manager = manager.leader.manager(),
         Some(Bug::ForgetsLateReleases) => claim.applied = leasehold_model::Revision(0),
         Some(_) | None => {}
     }

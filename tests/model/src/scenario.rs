@@ -60,6 +60,12 @@ pub enum Opening {
     Undrain(usize),
     /// An executor renews, and a copy of that stays on its way.
     LateRenewal(usize),
+    /// An operator drains the first, and a copy of the push that gives its shard to the second stays on its way.
+    LatePush(usize, usize),
+    /// A manager takes over, and everybody follows it.
+    TakeOver(usize),
+    /// An executor works on shard 0.
+    Work(usize),
     /// An executor works on shard 0, and its append stays on its way.
     LateAppend(usize),
 }
@@ -116,6 +122,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "renew",
         text: "renewals late, lost and answered late; leases lapse",
+        pace: Pace::Punctual,
         budget: Budget { failures: 1, ..NONE },
         horizon: 5,
         reach: &[
@@ -126,13 +133,13 @@ pub const ALL: &[Scenario] = &[
             Mark::LateGrant,
             Mark::CallFailed,
             Mark::Unregistered,
-            Mark::StoodStill,
             Mark::Healed,
         ],
         ..WORLD
     },
     Scenario {
         name: "move",
+        pace: Pace::Punctual,
         text: "a second executor comes, and a shard moves to it",
         executors: (2, 1),
         shards: 2,
@@ -144,6 +151,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "three",
+        pace: Pace::Punctual,
         text: "three executors, of which one dies",
         executors: (3, 3),
         shards: 3,
@@ -164,12 +172,10 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "store",
+        text: "the store refuses writes and loses answers while a shard moves",
         pace: Pace::Free,
-        text: "the store refuses writes and loses answers",
-        executors: (2, 1),
-        shards: 2,
-        horizon: 3,
-        budget: Budget { executor_starts: 1, doubts: 2, refusals: 1, ..NONE },
+        horizon: 2,
+        budget: Budget { drains: 1, doubts: 2, refusals: 1, ..NONE },
         reach: &[Mark::DoubtApplied, Mark::DoubtRefused, Mark::StoreRefused, Mark::SecondOwner],
         ..WORLD
     },
@@ -228,13 +234,30 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "agents",
-        pace: Pace::Punctual,
-        text: "agents write late, while their shards move",
-        opening: &[Opening::LateAppend(0)],
-        horizon: 4,
-        messages: 3,
-        budget: Budget { works: 2, ..NONE },
+        text: "an append is late while its shard moves",
+        opening: &[Opening::LateAppend(0), Opening::Start(1)],
+        horizon: 2,
+        budget: Budget { works: 2, drains: 1, ..NONE },
         reach: &[Mark::Fenced, Mark::Appended, Mark::SecondOwner],
+        executors: (2, 1),
+        ..WORLD
+    },
+    Scenario {
+        name: "agents back",
+        text: "an append is late while its shard moves away and back",
+        executors: (2, 1),
+        pace: Pace::Punctual,
+        opening: &[
+            Opening::LateAppend(0),
+            Opening::Start(1),
+            Opening::Drain(0),
+            Opening::Undrain(0),
+            Opening::Drain(1),
+            Opening::Undrain(1),
+        ],
+        horizon: 2,
+        budget: Budget { works: 2, ..NONE },
+        reach: &[Mark::Fenced, Mark::Appended],
         ..WORLD
     },
     Scenario {
@@ -255,10 +278,10 @@ pub const ALL: &[Scenario] = &[
         text: "the managers' store is emptied; oplogs are not",
         executors: (1, 1),
         managers: 2,
-        opening: &[Opening::LateAppend(0)],
-        horizon: 2,
+        opening: &[Opening::Work(0)],
+        horizon: 1,
         messages: 2,
-        budget: Budget { works: 1, wipes: 1, manager_starts: 1, manager_crashes: 1, ..NONE },
+        budget: Budget { works: 1, wipes: 1, manager_starts: 1, ..NONE },
         reach: &[Mark::Fenced, Mark::Appended, Mark::Floor, Mark::TookOver],
         ..WORLD
     },
@@ -275,8 +298,12 @@ const LONE: Scenario = Scenario {
 
 /// Worlds as small as a bug lets them be: what is shallow there is deep in the others.
 pub const NARROW: &[Scenario] = &[
-    Scenario { name: "lone", ..LONE },
-    Scenario { name: "lone healing", budget: NONE, ..LONE },
+    Scenario {
+        name: "lone",
+        reach: &[Mark::Lapsed, Mark::Revived, Mark::Reaped, Mark::StoodStill, Mark::Unregistered, Mark::CallFailed],
+        ..LONE
+    },
+    Scenario { name: "lone healing", budget: NONE, reach: &[Mark::Lapsed, Mark::Revived, Mark::Healed], ..LONE },
     Scenario { name: "lone leaving", budget: Budget { shutdowns: 1, heals: 0, ..NONE }, horizon: 2, ..LONE },
     Scenario {
         name: "lone failover",
@@ -312,6 +339,26 @@ pub const NARROW: &[Scenario] = &[
         budget: Budget { drains: 1, heals: 0, ..NONE },
         horizon: 1,
         messages: 3,
+        reach: &[Mark::LetGo, Mark::SecondOwner],
+        ..LONE
+    },
+    Scenario {
+        name: "late push",
+        text: "a shard is where an earlier manager put it, whose push is still on its way",
+        executors: (2, 1),
+        managers: 2,
+        opening: &[
+            Opening::Start(1),
+            Opening::Drain(0),
+            Opening::Undrain(0),
+            Opening::LatePush(1, 0),
+            Opening::Undrain(1),
+            Opening::TakeOver(1),
+        ],
+        budget: Budget { drains: 1, heals: 0, ..NONE },
+        horizon: 1,
+        messages: 3,
+        reach: &[Mark::ForeignPush, Mark::LetGo, Mark::SecondOwner],
         ..LONE
     },
 ];

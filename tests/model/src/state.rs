@@ -11,7 +11,7 @@ use leasehold_model::message::Push;
 use leasehold_model::oplog::Writer;
 use leasehold_model::state::ClusterState;
 use leasehold_model::{
-    CallError, Claim, ExecutorId, Grant, LeaseKeyHash, ManagerId, ShardCount, ShardEpoch, ShardId, Tick,
+    CallError, Claim, ExecutorId, Grant, LeaseKeyHash, ManagerId, Revision, ShardCount, ShardEpoch, ShardId, Tick,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -108,6 +108,8 @@ pub struct Process {
     pub(crate) sweeps: BTreeMap<WorkId, Vec<(ShardId, ShardEpoch)>>,
     /// Sweeps that a lapse began or overtook: nobody need wait for those.
     pub(crate) void: BTreeSet<WorkId>,
+    /// The greatest revision ever heard; only kept for a bug that compares with it.
+    pub(crate) greatest: Revision,
 }
 
 /// Where a write of a manager is.

@@ -215,7 +215,10 @@ impl State {
         if !taken {
             self.marks.add(Mark::Fenced);
             let recorded = recorded.map(|writer| writer.epoch);
-            self.tell(protocol, from, HolderEvent::Fenced { shard, held: by.epoch, recorded });
+            // Whoever wrote may be dead, and another life in its place.
+            if self.slot_of(by.executor) == Some(from) {
+                self.tell(protocol, from, HolderEvent::Fenced { shard, held: by.epoch, recorded });
+            }
             return Ok(());
         }
         match stage {
