@@ -124,7 +124,7 @@ pub const ALL: &[Scenario] = &[
         text: "renewals late, lost and answered late; leases lapse",
         pace: Pace::Punctual,
         budget: Budget { failures: 1, ..NONE },
-        horizon: 5,
+        horizon: 4,
         reach: &[
             Mark::Lapsed,
             Mark::Revived,
@@ -234,10 +234,11 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "agents",
+        pace: Pace::Punctual,
         text: "an append is late while its shard moves",
         opening: &[Opening::LateAppend(0), Opening::Start(1)],
-        horizon: 2,
-        budget: Budget { works: 2, drains: 1, ..NONE },
+        horizon: 1,
+        budget: Budget { works: 1, drains: 1, ..NONE },
         reach: &[Mark::Fenced, Mark::Appended, Mark::SecondOwner],
         executors: (2, 1),
         ..WORLD
