@@ -76,7 +76,7 @@ bugs! {
     ConfirmedByNobody, "lone failover", S5 => "a grant is answered although nobody has confirmed the leadership (R7)",
     ConfirmsBeforehand, "lone failover", S5 => "a grant is answered by a confirmation that began before its request arrived (R7)",
     AppliesForeignPushes, "late push", S5 => "a push of a manager that is not followed is applied (R18)",
-    ComparesRevisionsAcrossManagers, "wipe", L1 => "revisions of a manager are compared with those of the one before (R18)",
+    ComparesRevisionsAcrossManagers, "wiped", L1 => "revisions of a manager are compared with those of the one before (R18)",
     GrantsLongerThanStored, "lone longer", S5 => "a longer lease is granted before its length is stored (R6)",
     CountsItsOwnLength, "lone shorter", S5 => "a successor counts its own, shorter lease where its predecessor granted longer ones (R6)",
     AssumesPredecessorGone, "names", S5 => "a process elsewhere takes the shards of one with its name that still runs (R35)",

@@ -3,7 +3,7 @@
 use crate::action::Action;
 use crate::mark::Mark;
 use crate::protocol::Protocol;
-use crate::state::{Confirming, Flight, Message, State, instant};
+use crate::state::{Confirming, Flight, Message, Process, State, instant};
 use crate::truth::{Breach, Rule};
 
 /// More steps than any instant needs.
@@ -87,9 +87,19 @@ impl State {
         }
     }
 
+    /// Shards whose stored owner does not admit work at the stored epoch.
     fn unserved(&self) -> Vec<u32> {
         let now = instant(self.now);
-        let served = |shard| self.running_executors().any(|(_, process)| process.fence.admits(now, shard).is_some());
+        let served = |shard| {
+            let row = self.store.state.shard(shard);
+            let serves = |process: &Process| {
+                row.is_some_and(|row| {
+                    row.state.owner() == Some(process.holder.life().executor)
+                        && process.fence.admits(now, shard) == Some(row.epoch)
+                })
+            };
+            self.running_executors().any(|(_, process)| serves(process))
+        };
         self.store.state.shard_count.shards().filter(|shard| !served(*shard)).map(|shard| shard.0).collect()
     }
 

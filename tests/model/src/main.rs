@@ -15,10 +15,10 @@ const BOUND_STATES: usize = 1_000_000;
 const DEEP_STATES: usize = 10_000_000;
 /// Steps in each scenario of `bound` and `deep`.
 const BOUND_STEPS: usize = 300_000;
-const DEEP_STEPS: usize = 4_000_000;
+const DEEP_STEPS: usize = 2_200_000;
 
 fn bound(steps: usize) -> Bound {
-    Bound { steps: Some(steps), threads: 2, progress: Some(Duration::from_secs(5)) }
+    Bound { steps: Some(steps), threads: 2, progress: Some(Duration::from_secs(10)) }
 }
 
 fn main() -> ExitCode {

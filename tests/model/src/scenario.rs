@@ -362,6 +362,17 @@ pub const NARROW: &[Scenario] = &[
         reach: &[Mark::ForeignPush, Mark::LetGo, Mark::SecondOwner],
         ..LONE
     },
+    Scenario {
+        name: "wiped",
+        text: "a store of many revisions is emptied, and revisions start over",
+        executors: (2, 1),
+        pace: Pace::Punctual,
+        opening: &[Opening::Start(1), Opening::Drain(1), Opening::Undrain(1), Opening::Drain(1), Opening::Undrain(1)],
+        budget: Budget { wipes: 1, ..NONE },
+        horizon: 1,
+        reach: &[Mark::Healed],
+        ..LONE
+    },
 ];
 
 /// The world with this name.

@@ -248,6 +248,7 @@ impl State {
         self.edit_store(|store| {
             let empty = ClusterState::empty(store.state.cluster.clone(), store.state.shard_count);
             store.state = Arc::new(empty);
+            store.owner = None;
             store.last = (None, 0);
             store.floating.clear();
         });
