@@ -22,6 +22,7 @@
 //! | [`fence`] | admission on the executor |
 //! | [`oplog`] | who may write an oplog |
 //! | [`routing`] | key to shard |
+//! | [`planted`] | bugs for the checker to find; none without the feature |
 
 pub mod agents;
 pub mod command;
@@ -35,10 +36,7 @@ pub mod lease;
 pub mod message;
 pub mod oplog;
 pub mod plan;
-#[cfg(feature = "planted")]
 pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
 pub mod refusal;
 pub mod routing;
 pub mod secret;

@@ -1,5 +1,5 @@
-//! Bugs that the model checker can switch on by name, to see that it would find them. Without the feature `planted` none is there:
-//! [`is`] is a constant, and what hangs on it is not compiled.
+//! Bugs that the model checker can plant, to see that it would find them. Without the feature `planted` none is there: what asks for
+//! one is a constant, and what hangs on it is not compiled.
 
 /// A bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,29 +11,26 @@ pub enum Bug {
 }
 
 #[cfg(feature = "planted")]
-mod switch {
-    use super::Bug;
-    use std::sync::OnceLock;
+static PLANTED: std::sync::OnceLock<Bug> = std::sync::OnceLock::new();
 
-    static PLANTED: OnceLock<Bug> = OnceLock::new();
-
-    /// Plants `bug` in this process, for good.
-    ///
-    /// # Panics
-    /// When one is planted already.
-    pub fn plant(bug: Bug) {
-        assert!(PLANTED.set(bug).is_ok(), "one bug at a time");
-    }
-
-    pub(crate) fn is(bug: Bug) -> bool {
-        PLANTED.get() == Some(&bug)
+/// Plants `bug` in this process, for good.
+///
+/// # Errors
+/// When one is planted already, or the feature is not built in.
+pub fn plant(bug: Bug) -> Result<(), &'static str> {
+    #[cfg(feature = "planted")]
+    return PLANTED.set(bug).map_err(|_| "one bug at a time");
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = bug;
+        Err("it sits in the shipped functions: build with `--features planted`")
     }
 }
 
 #[cfg(feature = "planted")]
-pub(crate) use switch::is;
-#[cfg(feature = "planted")]
-pub use switch::plant;
+pub(crate) fn is(bug: Bug) -> bool {
+    PLANTED.get() == Some(&bug)
+}
 
 #[cfg(not(feature = "planted"))]
 pub(crate) const fn is(_: Bug) -> bool {

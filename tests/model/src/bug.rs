@@ -4,6 +4,7 @@
 //! in the shipped functions themselves, behind the feature `planted` (`model/src/planted.rs`).
 
 use crate::truth::Rule;
+use leasehold_model::planted;
 
 macro_rules! bugs {
     ($($bug:ident, $scenario:literal, $rule:ident => $text:literal,)*) => {
@@ -88,32 +89,21 @@ bugs! {
     GateStaysOpen, "late leader", OneLeader => "a leader's gate stays open until somebody notices that its lease is over",
 }
 
+/// The bugs that sit in the shipped functions.
+const IN_THE_MODEL: [(Bug, planted::Bug); 2] = [
+    (Bug::NoMaxOnRenewal, planted::Bug::NoMaxOnRenewal),
+    (Bug::GrantsWhileReaping, planted::Bug::GrantsWhileReaping),
+];
+
 impl Bug {
     /// Plants what of this bug sits in the shipped functions, in this process and for good.
     ///
     /// # Errors
     /// When that is not built in.
-    #[cfg(feature = "planted")]
     pub fn plant(self) -> Result<(), String> {
-        use leasehold_model::planted;
-        match self {
-            Self::NoMaxOnRenewal => planted::plant(planted::Bug::NoMaxOnRenewal),
-            Self::GrantsWhileReaping => planted::plant(planted::Bug::GrantsWhileReaping),
-            #[allow(clippy::wildcard_enum_match_arm, reason = "the others sit in what carries the functions")]
-            _ => {}
+        match IN_THE_MODEL.iter().find(|(bug, _)| *bug == self) {
+            None => Ok(()),
+            Some((_, bug)) => planted::plant(*bug).map_err(|why| format!("{self:?}: {why}")),
         }
-        Ok(())
-    }
-
-    /// Plants what of this bug sits in the shipped functions, in this process and for good.
-    ///
-    /// # Errors
-    /// When that is not built in.
-    #[cfg(not(feature = "planted"))]
-    pub fn plant(self) -> Result<(), String> {
-        if matches!(self, Self::NoMaxOnRenewal | Self::GrantsWhileReaping) {
-            return Err(format!("{self:?} sits in the shipped functions: build with `--features planted`"));
-        }
-        Ok(())
     }
 }

@@ -96,7 +96,7 @@ where
         }
     }
     let checker = checker.join();
-    let violation = checker.discoveries().into_iter().filter_map(|(_, path)| {
+    let violation = checker.discoveries().into_values().filter_map(|path| {
         let mut trace = Vec::new();
         let steps = path.into_vec();
         for (state, action) in &steps {

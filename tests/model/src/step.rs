@@ -317,3 +317,39 @@ impl Process {
         self.fence.admits(now, shard)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Rule, State};
+    use crate::protocol::Protocol;
+    use crate::scenario;
+    use leasehold_model::ShardId;
+
+    /// S1: each planted bug is seen sooner, when the store names another owner than who admits.
+    #[test]
+    fn two_open_fences_for_one_shard_are_seen() {
+        let protocol = Protocol::new(*scenario::named("renew").expect("it is there"), None);
+        let mut state = State::first(&protocol);
+        assert!(state.observe(&protocol).is_ok());
+        let open = state.executors.iter().flatten().find(|part| !part.fence.epochs.is_empty()).expect("one serves");
+        let fence = open.fence.clone();
+        for at in 0..state.executors.len() {
+            state.edit(at, |process| process.fence = fence.clone());
+        }
+        let breach = state.observe(&protocol).expect_err("both admit");
+        // Whichever comes first in the walk: the wrong one against the store, or the second against the first.
+        assert!([Rule::S1, Rule::S5].contains(&breach.rule), "{breach:?}");
+        let owner = state.store.state.shard(ShardId(0)).and_then(|row| row.state.owner()).expect("it is owned");
+        let slot = state.slot_of(owner).expect("it runs");
+        state.executors.swap(0, slot);
+        let breach = state.observe(&protocol).expect_err("both admit");
+        assert_eq!(breach.rule, Rule::S1, "{breach:?}");
+    }
+
+    #[test]
+    fn a_panic_of_shipped_code_is_a_breach_with_its_text() {
+        let protocol = Protocol::new(*scenario::named("lone").expect("it is there"), None);
+        let breach = State::first(&protocol).panicked(&"shard 3 is open twice").breach.expect("it is one");
+        assert_eq!((breach.rule, breach.evidence.as_str()), (Rule::Panic, "shard 3 is open twice"));
+    }
+}

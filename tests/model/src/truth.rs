@@ -245,3 +245,93 @@ impl Truth {
         *self = Self { claimed, wiped: true, ..Self::default() };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Rule, Truth};
+    use crate::state::executor_id;
+    use leasehold_model::ShardSet;
+    use leasehold_model::set::Holdings;
+    use leasehold_model::state::{ClusterState, Executor, Head, Shard, ShardState};
+    use leasehold_model::{
+        Address, ClusterName, ExecutorId, ExecutorName, LeaseKeyHash, ManagerId, Revision, ShardCount, ShardEpoch,
+        ShardId, Ttl,
+    };
+
+    const A: ExecutorId = executor_id(0, 1);
+    const B: ExecutorId = executor_id(1, 1);
+
+    fn epoch(number: u64) -> ShardEpoch {
+        ShardEpoch::new(number).expect("a valid epoch")
+    }
+
+    fn executor(name: &str) -> Executor {
+        Executor {
+            name: ExecutorName::new(name).expect("a valid name"),
+            address: Address::new(format!("{name}:1")).expect("a valid address"),
+            zone: None,
+            weight: Default::default(),
+            lease_length: Ttl::from_ms(3000).expect("a valid lease"),
+            key_hash: LeaseKeyHash([0; 32]),
+            draining: false,
+            superseded: false,
+            registered_at_ms: 0,
+        }
+    }
+
+    /// Shard 0 owned by `owner` at an epoch, among those who are `here`.
+    fn state(revision: u64, (owner, at): (ExecutorId, u64), here: &[(ExecutorId, &str)]) -> ClusterState {
+        let cluster = ClusterName::new("model").expect("a valid name");
+        let shard_count = ShardCount::new(1).expect("a valid count");
+        let head = Head { cluster, shard_count, revision: Revision(revision) };
+        let row = Shard { epoch: epoch(at), state: ShardState::Owned(owner) };
+        let executors = here.iter().map(|(id, name)| (*id, executor(name)));
+        ClusterState::from_rows(head, [(ShardId(0), row)], executors).expect("it is whole")
+    }
+
+    const BOTH: &[(ExecutorId, &str)] = &[(A, "a"), (B, "b")];
+
+    fn rule(result: Result<(), super::Breach>) -> Option<Rule> {
+        result.err().map(|breach| breach.rule)
+    }
+
+    #[test]
+    fn an_epoch_of_two_owners_is_seen() {
+        let mut truth = Truth::default();
+        assert_eq!(rule(truth.stored(&state(1, (A, 1), BOTH), [])), None);
+        assert_eq!(rule(truth.stored(&state(2, (B, 1), BOTH), [])), Some(Rule::S2));
+    }
+
+    #[test]
+    fn an_epoch_that_falls_is_seen() {
+        let mut truth = Truth::default();
+        assert_eq!(rule(truth.stored(&state(1, (A, 2), BOTH), [])), None);
+        assert_eq!(rule(truth.stored(&state(2, (B, 1), BOTH), [])), Some(Rule::S3));
+    }
+
+    #[test]
+    fn a_set_that_is_not_what_its_revision_stored_is_seen() {
+        let mut truth = Truth::default();
+        assert_eq!(rule(truth.stored(&state(1, (A, 1), BOTH), [])), None);
+        let told = |revision, shards: Vec<(ShardId, ShardEpoch)>| ShardSet {
+            manager: ManagerId::from_u128(1),
+            revision: Revision(revision),
+            shard_count: ShardCount::new(1).expect("a valid count"),
+            shards: Holdings::new(shards).expect("each once"),
+        };
+        assert_eq!(rule(truth.told(A, &told(1, vec![(ShardId(0), epoch(1))]))), None);
+        assert_eq!(rule(truth.told(A, &told(1, vec![]))), Some(Rule::S4));
+        assert_eq!(rule(truth.told(A, &told(2, vec![(ShardId(0), epoch(1))]))), Some(Rule::S4));
+    }
+
+    #[test]
+    fn an_acknowledged_registration_that_is_gone_or_unknown_is_seen() {
+        let both = state(1, (A, 1), BOTH);
+        let without = state(2, (A, 1), &[(A, "a")]);
+        let mut truth = Truth::default();
+        assert_eq!(rule(truth.acknowledge(B, &both)), None);
+        assert_eq!(rule(truth.unknown(B)), Some(Rule::S7));
+        assert_eq!(rule(truth.clone().stored(&without, [B])), None, "it was removed");
+        assert_eq!(rule(truth.stored(&without, [])), Some(Rule::S7));
+    }
+}
