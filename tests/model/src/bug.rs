@@ -90,10 +90,8 @@ bugs! {
 }
 
 /// The bugs that sit in the shipped functions.
-const IN_THE_MODEL: [(Bug, planted::Bug); 2] = [
-    (Bug::NoMaxOnRenewal, planted::Bug::NoMaxOnRenewal),
-    (Bug::GrantsWhileReaping, planted::Bug::GrantsWhileReaping),
-];
+const IN_THE_MODEL: [(Bug, planted::Bug); 2] =
+    [(Bug::NoMaxOnRenewal, planted::Bug::NoMaxOnRenewal), (Bug::GrantsWhileReaping, planted::Bug::GrantsWhileReaping)];
 
 impl Bug {
     /// Plants what of this bug sits in the shipped functions, in this process and for good.
