@@ -10,10 +10,10 @@ SEED ?= 0
 N ?= 200
 SECONDS ?= 600
 
-.PHONY: help dev demo demo-ha faults faults-some test protoc tools verify fix bench fuzz mutants sim sim-many sim-bugs zombie
+.PHONY: help dev demo demo-ha faults faults-some test protoc tools verify fix bench fuzz mutants model model-deep model-bugs sim sim-many sim-bugs zombie
 
 help: ## list what can be run
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: protoc ## build and run a whole cluster in this terminal, until Ctrl-C
 	$(CARGO) run --locked --bin shard-manager -- dev
@@ -86,6 +86,17 @@ zombie: tools ## freeze executors in mid-append, 200 times on each store, and ch
 mutants: ## break the model one expression at a time; every survivor is a missing test
 	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants --locked
 	$(CARGO) mutants --package leasehold-model --test-tool nextest --output target
+
+MODEL = $(CARGO) run --locked --quiet --profile model --package leasehold-model-check
+
+model: ## explore the protocol with a model checker: over a million states; fails if an invariant breaks or if not everything was reached
+	@$(MODEL) -- bound
+
+model-deep: ## the same, over ten million states (ten minutes on two processors, 3 GB)
+	@$(MODEL) -- deep
+
+model-bugs: ## plant known bugs in the protocol one by one and see each found by the invariant that it breaks
+	@$(MODEL) --features planted -- bugs
 
 SIMULATE = $(CARGO) run --locked --quiet --profile sim --package leasehold-simulation
 

@@ -23,6 +23,7 @@
 //! | [`fence`] | admission on the executor |
 //! | [`oplog`] | who may write an oplog |
 //! | [`routing`] | key to shard |
+//! | [`planted`] | bugs for the checker to find; none without the feature |
 
 pub mod agents;
 pub mod archive;
@@ -37,6 +38,7 @@ pub mod lease;
 pub mod message;
 pub mod oplog;
 pub mod plan;
+pub mod planted;
 pub mod refusal;
 pub mod routing;
 pub mod secret;

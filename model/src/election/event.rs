@@ -15,7 +15,7 @@ impl fmt::Display for CandidacyId {
 }
 
 /// Who is first in the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leading {
     /// Whose place it is.
     pub candidacy: CandidacyId,
@@ -26,7 +26,7 @@ pub struct Leading {
 }
 
 /// The answer to a call under a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kept<T> {
     /// The lease is there.
     Held(T),
@@ -35,7 +35,7 @@ pub enum Kept<T> {
 }
 
 /// What happened. `Err` means that a call failed or was not answered: nothing is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The time that was armed has come.
     Timer,

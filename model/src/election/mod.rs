@@ -25,7 +25,7 @@ use crate::time::{Tick, Ttl};
 use std::time::Duration;
 
 /// What an operator can set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// The ttl that is asked for. The one that is granted counts.
     pub ttl: Ttl,
@@ -43,7 +43,7 @@ fn pause(failures: u32) -> Duration {
 }
 
 /// A call that is repeated: when next, or under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Repeat {
     Due(Tick),
     UnderWay,
@@ -69,7 +69,7 @@ impl Repeat {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Role {
     Candidate,
     Leading,
@@ -78,7 +78,7 @@ enum Role {
 }
 
 /// A candidacy whose lease is held.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 struct Membership {
     id: CandidacyId,
     lease: HolderLease,
@@ -93,7 +93,7 @@ struct Membership {
     gone: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 enum Stage {
     Out { retry_at: Tick },
     Joining { noted: Tick },
@@ -103,7 +103,7 @@ enum Stage {
 }
 
 /// The state machine; see the module.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub struct Election {
     settings: Settings,
     stage: Stage,

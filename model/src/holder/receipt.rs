@@ -153,6 +153,7 @@ impl Holder {
     }
 
     /// F6, R40. Renewing at once is done once per shard and epoch; what storage has recorded goes with every renewal until the epoch held exceeds it.
+    /// The epoch assigned is a floor only if a write under it was refused: for a write of an earlier ownership, the record may be this one's own.
     pub(super) fn fenced(
         &mut self,
         now: Tick,
@@ -162,7 +163,8 @@ impl Holder {
     ) {
         out.push(Effect::Note(Note::WriteFenced { shard, held, recorded }));
         let Some(assigned) = self.shards.assigned(shard) else { return };
-        if let Some(recorded) = recorded.filter(|recorded| *recorded >= assigned) {
+        let above = |recorded: &ShardEpoch| *recorded > assigned || (*recorded == assigned && held == assigned);
+        if let Some(recorded) = recorded.filter(above) {
             let floor = self.floors.entry(shard).or_insert(recorded);
             *floor = recorded.max(*floor);
         }

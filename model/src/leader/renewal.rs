@@ -3,6 +3,7 @@
 use super::{Confirmation, Effect, Leader, Note, RenewalFacts, Reply, RequestId};
 use crate::ids::{ExecutorId, GrantSeq, ShardEpoch, ShardId};
 use crate::lease::granter_deadline;
+use crate::planted;
 use crate::refusal::Refusal;
 use crate::set::{Claim, Grant};
 use crate::state::Executor;
@@ -114,7 +115,7 @@ impl Leader {
         if row.superseded {
             return Self::refuse(request, Refusal::Superseded, out);
         }
-        if standing.reaping {
+        if standing.reaping && !planted::is(planted::Bug::GrantsWhileReaping) {
             return standing.parked.push(request);
         }
         let ttl = self.settings.lease.min(row.lease_length);
@@ -123,7 +124,8 @@ impl Leader {
             return Self::refuse(request, Refusal::Unheard, out);
         }
         standing.heard_at = Some(now);
-        standing.deadline = granter_deadline(standing.deadline, now, ttl);
+        let present = if planted::is(planted::Bug::NoMaxOnRenewal) { Tick::ZERO } else { standing.deadline };
+        standing.deadline = granter_deadline(present, now, ttl);
         standing.granted = standing.granted.next();
         standing.unheard.get_or_insert((standing.granted, now));
         let seq = standing.granted;

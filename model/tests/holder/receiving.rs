@@ -333,6 +333,24 @@ fn recorded_epochs_are_reported_until_the_epoch_held_exceeds_them() {
     assert_eq!(bench.renewal().epoch_floors, shards(&[]), "a lower record is no floor");
 }
 
+/// R40: epochs rise with a new owner and at no other time. What storage refuses of an earlier ownership may be refused because of this one.
+#[test]
+fn an_append_of_an_earlier_ownership_refused_under_the_present_epoch_is_no_floor() {
+    let mut bench = Bench::holding(&[(1, 7)]);
+    let fenced =
+        |held, recorded| Event::Fenced { shard: ShardId(1), held: epoch(held), recorded: Some(epoch(recorded)) };
+    bench.step(fenced(5, 7));
+    bench.fire(Purpose::Call);
+    assert_eq!(bench.renewal().epoch_floors, shards(&[]), "7 may be its own record");
+    bench.step(fenced(5, 8));
+    bench.answer(Ok(grant(2, set(M1, 10, &[(1, 7)]))));
+    bench.fire(Purpose::Call);
+    assert_eq!(bench.renewal().epoch_floors, shards(&[(1, 8)]), "8 is nobody's but a stranger's");
+    let mut bench = Bench::holding(&[(1, 7)]);
+    bench.step(fenced(7, 7));
+    assert_eq!(bench.renewal().epoch_floors, shards(&[(1, 7)]), "the present epoch was refused: another writer has it");
+}
+
 /// R16, R29: the life before still drains; what the new one is given waits for it.
 #[test]
 fn a_new_life_waits_for_the_sweeps_of_the_one_before() {

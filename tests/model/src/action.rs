@@ -1,5 +1,6 @@
 //! What can happen next.
 
+use crate::scenario::Pace;
 use crate::state::{Confirming, Flight, Manager, Message, Process, State, instant};
 use leasehold_model::ShardId;
 use leasehold_model::holder::{Purpose, Request, WorkId};
@@ -72,11 +73,11 @@ impl State {
         self.managers.iter().enumerate().filter_map(|(at, part)| Some((at, &**part.as_ref()?)))
     }
 
-    pub(crate) fn actions(&self, out: &mut Vec<Action>) {
+    pub(crate) fn actions(&self, pace: Pace, out: &mut Vec<Action>) {
         if self.breach.is_some() || self.healed.is_some() {
             return;
         }
-        if self.now < self.until {
+        if self.now < self.until && (pace < Pace::Punctual || !self.is_due()) {
             out.push(Action::Tick);
         }
         self.executor_actions(out);
@@ -88,9 +89,18 @@ impl State {
         if self.budget.wipes > 0 {
             out.push(Action::Wipe);
         }
-        if self.budget.heals > 0 {
+        if self.budget.heals > 0 && self.now == self.until {
             out.push(Action::Heal);
         }
+    }
+
+    /// Whether a manager, or a write of one, has something to do at this instant.
+    fn is_due(&self) -> bool {
+        let due = |part: &Manager| {
+            let timer = part.armed.is_some_and(|due| due <= instant(self.now));
+            timer || part.flight.is_some() || part.confirming != Confirming::Idle
+        };
+        !self.store.floating.is_empty() || self.running_managers().any(|(_, part)| due(part))
     }
 
     fn executor_actions(&self, out: &mut Vec<Action>) {
@@ -238,9 +248,18 @@ impl fmt::Display for Message {
                 write!(f, "{} calls ({}): {what}", name(from), attempt.number)
             }
             Self::Granted(to, attempt, Ok(grant)) => {
-                write!(f, "grant to {} ({}): {} at revision {}", name(to), attempt.number, shards(&grant.set.shards), grant.set.revision)
+                write!(
+                    f,
+                    "grant to {} ({}): {} at revision {}",
+                    name(to),
+                    attempt.number,
+                    shards(&grant.set.shards),
+                    grant.set.revision
+                )
             }
-            Self::Granted(to, attempt, Err(error)) => write!(f, "refusal to {} ({}): {error}", name(to), attempt.number),
+            Self::Granted(to, attempt, Err(error)) => {
+                write!(f, "refusal to {} ({}): {error}", name(to), attempt.number)
+            }
             Self::Departed(to, attempt, result) => write!(f, "answer to {} ({}): {result:?}", name(to), attempt.number),
             Self::Push(push) => {
                 let (slot, life) = crate::state::slot_and_life(push.executor);
@@ -249,7 +268,13 @@ impl fmt::Display for Message {
             }
             Self::Claimed(_, id, claim) => {
                 let (slot, _) = crate::state::slot_and_life(*id);
-                write!(f, "{} answers a push, claiming {} at revision {}", name(&slot), shards(&claim.shards), claim.applied)
+                write!(
+                    f,
+                    "{} answers a push, claiming {} at revision {}",
+                    name(&slot),
+                    shards(&claim.shards),
+                    claim.applied
+                )
             }
             Self::Write(from, shard, writer, stage) => {
                 write!(f, "{}'s {stage:?} of shard {shard} at epoch {}", name(from), writer.epoch)

@@ -20,13 +20,6 @@ macro_rules! marks {
                     $(Self::$mark => $text,)*
                 }
             }
-
-            /// Whether the last step of `state` did it; a condition that the checker can hold.
-            pub(crate) const fn condition(self) -> fn(&crate::Protocol, &crate::state::State) -> bool {
-                match self {
-                    $(Self::$mark => |_, state| state.marks.has(Self::$mark),)*
-                }
-            }
         }
     };
 }
@@ -52,35 +45,42 @@ marks! {
     StaleGrant => "a grant with an older set was heard",
     LateGrant => "a grant for a call that had been given up was heard",
     CallFailed => "a call failed and was repeated",
-    Drained => "a drained executor held nothing any more",
     Deregistered => "an executor gave everything back and left",
     Unregistered => "an executor heard that it is unknown",
-    Returned => "an executor that had heard so was granted a lease as a new life",
     Superseded => "an executor was superseded by another process of its name",
     Replaced => "a new process took over from its predecessor at one address",
     StoodStill => "a manager noticed that it had stood still",
-    Parked => "a renewal came while its executor was being reaped",
-    Regained => "a shard came back to its owner while it drained there",
     Refollowed => "an executor followed another manager than before",
     Floor => "an epoch was raised above what storage had recorded",
     Lengthened => "a longer lease was stored",
+    LedNext => "a second process led after the first",
+    Unled => "a leadership ended for want of keepalives",
+    KeptAlive => "a leadership was kept alive",
     Healed => "faults stopped and every shard was served again",
 }
 
 /// A set of marks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks(u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Marks(pub(crate) u64);
 
 impl Marks {
     pub(crate) const fn add(&mut self, mark: Mark) {
         self.0 |= 1 << mark as u32;
     }
 
-    pub(crate) const fn has(self, mark: Mark) -> bool {
+    /// `mark` if it is in it, and no other.
+    pub(crate) const fn only(self, mark: Mark) -> Self {
+        Self(self.0 & (1 << mark as u32))
+    }
+
+    /// Whether `mark` is in it.
+    #[must_use]
+    pub const fn has(self, mark: Mark) -> bool {
         self.0 & (1 << mark as u32) != 0
     }
 
-    pub(crate) fn iter(self) -> impl Iterator<Item = Mark> {
+    /// Each in it.
+    pub fn iter(self) -> impl Iterator<Item = Mark> {
         Mark::ALL.iter().copied().filter(move |mark| self.has(*mark))
     }
 }

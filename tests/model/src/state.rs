@@ -11,9 +11,9 @@ use leasehold_model::message::Push;
 use leasehold_model::oplog::Writer;
 use leasehold_model::state::ClusterState;
 use leasehold_model::{
-    CallError, Claim, ExecutorId, Grant, LeaseKeyHash, ManagerId, ShardCount, ShardEpoch, ShardId, Tick,
+    CallError, Claim, ExecutorId, Grant, LeaseKeyHash, ManagerId, Revision, ShardCount, ShardEpoch, ShardId, Tick,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -106,8 +106,10 @@ pub struct Process {
     pub(crate) call: Option<Attempt>,
     /// Agents that are being stopped.
     pub(crate) sweeps: BTreeMap<WorkId, Vec<(ShardId, ShardEpoch)>>,
-    /// Whether a life of this process has heard that it is unknown and the next was not granted anything yet.
-    pub(crate) reborn: bool,
+    /// Sweeps that a lapse began or overtook: nobody need wait for those.
+    pub(crate) void: BTreeSet<WorkId>,
+    /// The greatest revision ever heard; only kept for a bug that compares with it.
+    pub(crate) greatest: Revision,
 }
 
 /// Where a write of a manager is.
@@ -154,11 +156,11 @@ pub struct Manager {
     /// Counts the writes, to tag them.
     pub(crate) writes: u8,
     pub(crate) confirming: Confirming,
+    /// What the store last said to that; only kept for a bug that answers with it.
+    pub(crate) checked_before: Option<bool>,
     pub(crate) armed: Option<Tick>,
     pub(crate) waits: BTreeMap<RequestId, Waits>,
     pub(crate) requests: u64,
-    /// The newest set of each executor that it has not been seen to apply.
-    pub(crate) sessions: BTreeMap<ExecutorId, Option<Push>>,
 }
 
 /// A message on its way.
