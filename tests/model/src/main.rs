@@ -57,6 +57,8 @@ fn every(steps: usize, least: usize) -> bool {
     let (mut states, mut well) = (0, true);
     for name in worlds::names() {
         let Some(report) = worlds::explore(name, None, bound(steps)) else { continue };
+        let (seconds, distinct) = (report.took.as_secs(), report.states);
+        println!("{name}: done, {distinct} states, depth {}, {seconds} s", report.depth);
         tell(&report);
         for mark in &report.unreached {
             println!("{name}: NOT REACHED: {}", mark.text());

@@ -23,6 +23,9 @@ const AROUND: [(&str, Around); 3] = [
     ("look-up does not settle a write", Around::LookUpDoesNotSettle),
 ];
 
+/// Bugs that change nothing here, because something else guards against what they do; the model checker finds them (`make model-bugs`).
+const LEFT_TO_THE_MODEL: [&str; 1] = ["keepalive anchored at receipt"];
+
 static PLANTED: OnceLock<Around> = OnceLock::new();
 
 /// Whether `bug` is planted in this process.
@@ -82,6 +85,9 @@ pub fn hunt(seeds: u64, jobs: usize, only: &str) -> bool {
                 let what: String = what.chars().take(100).collect();
                 let seconds = took.as_secs_f64();
                 println!("{name:<width$}  {id:<12} {:>5} {tried:>6} {seconds:>7.1}  {what}", report.seed);
+            }
+            None if LEFT_TO_THE_MODEL.contains(&name) => {
+                println!("{name:<width$}  not found in {seeds} seeds; `make model-bugs` finds it");
             }
             None => {
                 survivors += 1;
