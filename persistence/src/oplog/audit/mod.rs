@@ -184,6 +184,7 @@ pub(super) fn in_order(
     Ok(keys.iter().map(|key| found.get(*key).copied()).collect())
 }
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 impl Damage {
     /// Of the record.
     pub(super) fn record(error: &Error) -> Self {
@@ -191,13 +192,13 @@ impl Damage {
     }
 
     /// Of the entry at `index`.
-    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
     pub(super) fn entry(index: u64, error: &Error) -> Self {
         Self { index: Some(index), what: told(error) }
     }
 }
 
 /// Without the place, which a finding names by itself.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 fn told(error: &Error) -> String {
     match error {
         Error::Corrupt { what, .. } => what.clone(),
