@@ -161,6 +161,30 @@ pub trait OplogAudit: Send + Sync + 'static {
     }
 }
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+impl Standing {
+    /// As every backend numbers it.
+    pub(super) fn numbered(number: i64) -> Result<Self, String> {
+        match number {
+            0 => Ok(Self::Suspended),
+            1 => Ok(Self::Running),
+            2 => Ok(Self::Deleted),
+            other => Err(format!("state {other}: 0..=2 make sense")),
+        }
+    }
+}
+
+/// Where each of `keys` was found, in their order.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) fn in_order(
+    keys: &[&str],
+    found: impl Iterator<Item = Result<(String, EntryIndex), Error>>,
+) -> Result<Vec<Option<EntryIndex>>, Error> {
+    let found = found.collect::<Result<std::collections::HashMap<_, _>, _>>()?;
+    Ok(keys.iter().map(|key| found.get(*key).copied()).collect())
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 impl Damage {
     /// Of the record.
     pub(super) fn record(error: &Error) -> Self {
@@ -168,13 +192,13 @@ impl Damage {
     }
 
     /// Of the entry at `index`.
-    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
     pub(super) fn entry(index: u64, error: &Error) -> Self {
         Self { index: Some(index), what: told(error) }
     }
 }
 
 /// Without the place, which a finding names by itself.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 fn told(error: &Error) -> String {
     match error {
         Error::Corrupt { what, .. } => what.clone(),

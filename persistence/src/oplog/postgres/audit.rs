@@ -6,14 +6,13 @@ use super::server::{Purpose, Server, newest_known_version, newest_version};
 use super::sessions::Sessions;
 use super::{Settings, rows};
 use crate::cluster::postgres::error::{Failed, refused};
-use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing};
+use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing, in_order};
 use crate::oplog::{EntryIndex, Error, Writer, signed};
 use async_trait::async_trait;
 use leasehold_model::{ClusterName, ShardId};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, query};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -209,8 +208,7 @@ impl OplogAudit for PostgresAudit {
             let key: String = rows::get(row, "key", &place)?;
             Ok((key, rows::index(rows::get(row, "idx", &place)?, &place)?))
         });
-        let found = found.collect::<Result<HashMap<_, _>, Error>>()?;
-        Ok(keys.iter().map(|key| found.get(*key).copied()).collect())
+        in_order(keys, found)
     }
 
     async fn clear(&self, name: &str, found: Writer, to: Writer) -> Result<bool, Error> {
@@ -239,12 +237,8 @@ fn record(row: &PgRow, place: &str) -> Result<Record, Error> {
     };
     let shard = integer("shard")?;
     let shard = u32::try_from(shard);
-    let standing = match row.try_get::<i16, _>("state").map_err(|error| corrupt(place, error))? {
-        0 => Standing::Suspended,
-        1 => Standing::Running,
-        2 => Standing::Deleted,
-        other => return Err(corrupt(place, format!("state {other}: 0..=2 make sense"))),
-    };
+    let state = row.try_get::<i16, _>("state").map_err(|error| corrupt(place, error))?;
+    let standing = Standing::numbered(i64::from(state)).map_err(|what| corrupt(place, what))?;
     let snapshot: Option<i64> = row.try_get("snapshot").map_err(|error| corrupt(place, error))?;
     Ok(Record {
         agent,

@@ -255,12 +255,8 @@ fn record(name: &str, told: &[Vec<u8>; 13], place: &str) -> Result<Record, Error
         let read = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok());
         read.ok_or_else(|| corrupt(place, format!("{what} {:?} is no number", String::from_utf8_lossy(text))))
     };
-    let standing = match number(state, "state")? {
-        0 => Standing::Suspended,
-        1 => Standing::Running,
-        2 => Standing::Deleted,
-        other => return Err(corrupt(place, format!("state {other}: 0..=2 make sense"))),
-    };
+    let standing = Standing::numbered(number(state, "state")?.try_into().unwrap_or(i64::MAX))
+        .map_err(|what| corrupt(place, what))?;
     let shard = u32::try_from(number(shard, "shard")?);
     let (base, next) = (values::index(base, place)?, values::index(next, place)?);
     let mut faults = Vec::new();

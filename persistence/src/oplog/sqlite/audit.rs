@@ -4,13 +4,12 @@ use super::Settings;
 use super::chunks::chunk_if_any;
 use super::generation::{Directory, Held, classify, is_busy};
 use super::rows::{self, arguments};
-use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing};
+use crate::oplog::audit::{ChunkPage, Damage, Depth, OplogAudit, Page, Read, Record, Standing, in_order};
 use crate::oplog::{Entry, EntryIndex, Error, Writer, signed};
 use async_trait::async_trait;
 use leasehold_model::ShardId;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -232,8 +231,7 @@ impl OplogAudit for SqliteAudit {
             let key: String = row.try_get("key").map_err(|error| classify(&place, &error))?;
             Ok((key, rows::index(rows::integer(row, "idx", &place)?, &place)?))
         });
-        let found = found.collect::<Result<HashMap<_, _>, Error>>()?;
-        Ok(keys.iter().map(|key| found.get(*key).copied()).collect())
+        in_order(keys, found)
     }
 
     async fn clear(&self, name: &str, found: Writer, to: Writer) -> Result<bool, Error> {
@@ -272,12 +270,7 @@ fn record(row: &SqliteRow, place: &str) -> Result<Record, Error> {
     };
     let shard = integer("shard")?;
     let shard = u32::try_from(shard).map_err(|_| corrupt(format!("shard {shard}: 0 to 4294967295 make sense")))?;
-    let standing = match integer("state")? {
-        0 => Standing::Suspended,
-        1 => Standing::Running,
-        2 => Standing::Deleted,
-        other => return Err(corrupt(format!("state {other}: 0..=2 make sense"))),
-    };
+    let standing = Standing::numbered(integer("state")?).map_err(corrupt)?;
     let snapshot: Option<i64> = row.try_get("snapshot").map_err(|error| corrupt(error.to_string()))?;
     Ok(Record {
         agent,
