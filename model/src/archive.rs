@@ -50,7 +50,8 @@ impl ArchiveUrl {
         }
         let rest = text.strip_prefix("s3://")?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        // A part without a name would not be seen at the end.
+        let prefix = if prefix == "/" { return None } else { prefix.strip_suffix('/').unwrap_or(prefix) };
         let end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let named = (3..=63).contains(&bucket.len())
             && bucket.chars().all(|c| end(c) || c == '.' || c == '-')
