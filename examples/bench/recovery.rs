@@ -16,11 +16,15 @@ use leasehold_model::fence::{Admitted, FenceKeeper};
 use leasehold_model::message::Invocation;
 use leasehold_model::{AgentId, ExecutorId, ExecutorName, ShardCount, ShardEpoch, ShardId, Tick};
 
-use leasehold_persistence::oplog::{OplogStore, SqliteOplogStore};
+use leasehold_actors::executor::oplog_entry::{Body, EntryId, Invoked};
+use leasehold_persistence::oplog::layers::{Archive, Layered, Upto};
+use leasehold_persistence::oplog::{
+    Append, EntryIndex, EntryKind, MAX_ENTRIES_PER_APPEND, NewEntry, OplogStore, SqliteOplogStore, Writer,
+};
 use sqlx::{Connection, Row, SqliteConnection, query};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Agents on the shard.
 const AGENTS: usize = 2_000;
@@ -69,6 +73,7 @@ impl Life {
             fence: keeper.fence(),
             clock: Arc::new(HolderClock),
             store,
+            archiver: None,
             store_timeout: limits.store_timeout,
             metrics: metrics.clone(),
             pulse: Arc::new(Pulse::default()),
@@ -84,16 +89,11 @@ impl Life {
         Ok(Self { host: host.start(), admitted: Admitted { shard: SHARD, epoch }, _keeper: keeper, metrics })
     }
 
-    async fn invoke(&self, agent: AgentId, call: u32) -> Result<()> {
-        let invocation = Invocation {
-            agent,
-            method: "increment".into(),
-            payload: b"{}".to_vec(),
-            idempotency_key: Some(format!("call-{call}")),
-        };
-        let until = HolderClock.now().plus(std::time::Duration::from_secs(60));
-        self.host.send(Invoke { invocation, admitted: self.admitted, until }).await??;
-        Ok(())
+    async fn call(&self, agent: AgentId, method: &str, idempotency_key: Option<String>) -> Result<Vec<u8>> {
+        let invocation = Invocation { agent, method: method.to_owned(), payload: b"{}".to_vec(), idempotency_key };
+        let until = HolderClock.now().plus(Duration::from_secs(60));
+        let answer = self.host.send(Invoke { invocation, admitted: self.admitted, until }).await??;
+        Ok(answer.payload)
     }
 }
 
@@ -107,7 +107,8 @@ pub async fn agents() -> Result<Measured> {
     let store: Arc<dyn OplogStore> = Arc::new(SqliteOplogStore::open(folder.path()).await?);
     let first = Life::begin(Arc::clone(&store), 1)?;
     for call in 0..INVOCATIONS {
-        let calls = (0..AGENTS).map(async |number| first.invoke(agent(number)?, call).await);
+        let calls =
+            (0..AGENTS).map(async |number| first.call(agent(number)?, "increment", Some(format!("call-{call}"))).await);
         futures::future::try_join_all(calls).await?;
     }
     drop(first);
@@ -148,4 +149,56 @@ fn database(folder: &Path) -> Result<String> {
     let file = files.iter().map(std::fs::DirEntry::path).find(|path| path.extension().is_some_and(|it| it == "db"));
     let file = file.ok_or("the store has no database file")?;
     Ok(format!("sqlite://{}?mode=ro", file.display()))
+}
+
+/// Entries of the agent that is replayed.
+const LONG: u64 = 100_000;
+
+/// `replay_100k_ms`: until an agent with 100,000 entries, half of them archived, and no snapshot has answered first, against one whose
+/// entries are all where they were written.
+pub async fn replay() -> Result<Measured> {
+    let folder = folder()?;
+    let store = Arc::new(SqliteOplogStore::open(folder.path()).await?);
+    let layered = Arc::new(Layered::in_list(Arc::clone(&store) as _));
+    let writer = Writer { epoch: ShardEpoch::owned(1)?, executor: ExecutorId::from_u128(1) };
+    let (archived, whole) = (agent(1)?, agent(2)?);
+    for agent in [&archived, &whole] {
+        write_long(&*store, agent, writer).await?;
+    }
+    let half = Upto { index: EntryIndex(LONG / 2 + 1), least: 1 };
+    while layered.archive(&archived, SHARD, writer, half).await?.entries > 0 {}
+    let (mut values, mut baselines) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let life = Life::begin(Arc::clone(&layered) as _, round + 2)?;
+        values.push(first_answer_ms(&life, &archived).await?);
+        baselines.push(first_answer_ms(&life, &whole).await?);
+        let (value, baseline) = (values[round as usize], baselines[round as usize]);
+        eprintln!("  round {}: {value:.0} ms against {baseline:.0} ms", round + 1);
+    }
+    Ok(Measured { value: median(values), baseline: median(baselines) })
+}
+
+async fn write_long(store: &dyn OplogStore, agent: &AgentId, writer: Writer) -> Result<()> {
+    let mut next = store.claim(agent, SHARD, writer).await?.next;
+    while next.0 <= LONG {
+        let count = (LONG + 1 - next.0).min(MAX_ENTRIES_PER_APPEND as u64);
+        let entry = |index: u64| {
+            let (answer, events) =
+                (format!("{{\"value\":{index}}}").into_bytes(), vec![serde_json::json!({ "by": 1 })]);
+            let body = Body::Invocation(Invoked { method: "increment".to_owned(), answer, events });
+            let key = Some(format!("call-{index}"));
+            NewEntry { kind: EntryKind::Invocation, key, body: body.encode(EntryId::new(1, index)) }
+        };
+        let entries = (next.0..next.0 + count).map(entry).collect();
+        next = store.append(Append { agent: agent.clone(), writer, expected: next, entries }).await?;
+    }
+    Ok(())
+}
+
+async fn first_answer_ms(life: &Life, agent: &AgentId) -> Result<f64> {
+    let began = Instant::now();
+    let answer = life.call(agent.clone(), "get", None).await?;
+    let took = began.elapsed().as_secs_f64() * 1e3;
+    assert_eq!(answer, format!("{{\"value\":{LONG}}}").into_bytes(), "every entry counts");
+    Ok(took)
 }
