@@ -98,7 +98,7 @@ pub struct Listing {
 }
 
 /// Indexed storage of the archive layer: what an [`OplogStore`] does beside, so that [`Layered`] can move entries. Its own
-/// [`OplogStore::read`] and [`OplogStore::find`] refuse ([`archived`]) where entries of the archive would be needed.
+/// [`OplogStore::read`] and [`OplogStore::find`] refuse where entries of the archive would be needed.
 ///
 /// Keys of archived entries stay unique and are found; a claim's newest snapshot may be an archived one.
 #[async_trait]
