@@ -62,6 +62,8 @@ pub(super) struct Walk {
     snapshot: Option<EntryIndex>,
     /// Entries in chunks that were not read, as ranges.
     unread: Vec<(EntryIndex, EntryIndex)>,
+    /// The entries before `next` were in the primary layer when they were read. They may have moved since, with those from here on.
+    in_primary: bool,
 }
 
 impl Walk {
@@ -76,6 +78,7 @@ impl Walk {
             keys: HashMap::new(),
             snapshot: None,
             unread: Vec::new(),
+            in_primary: false,
         }
     }
 
@@ -83,6 +86,7 @@ impl Walk {
     pub fn part(&mut self, part: Part) -> Result<Record, Damage> {
         for chunk in part.chunks {
             self.chunk(chunk);
+            self.in_primary = false;
         }
         if let Some(Damage { index, what }) = part.seam {
             self.seen.find(Rule::Contiguous, index, None, what);
@@ -90,6 +94,7 @@ impl Walk {
         }
         for read in part.entries {
             self.visit(read);
+            self.in_primary = true;
         }
         part.record
     }
@@ -102,7 +107,8 @@ impl Walk {
                 return self.seen.damaged(damage);
             }
         };
-        if first.0 != self.next {
+        let begins = if self.in_primary && first.0 < self.next { self.next } else { first.0 };
+        if begins != self.next {
             let what = format!("the list has a chunk {}..={} where {} belongs", first.0, last.0, self.next);
             self.seen.find(Rule::Contiguous, Some(first.0), None, what);
         }
@@ -112,11 +118,11 @@ impl Walk {
             (usage.chunks + 1, usage.archived + count, usage.stored.saturating_add(stored));
         match entries {
             Ok(entries) => {
-                self.next = first.0;
+                self.next = begins;
                 entries.into_iter().for_each(|read| self.visit(Ok(read)));
             }
             Err(unread) => {
-                usage.entries += count;
+                usage.entries += last.0.saturating_sub(begins).saturating_add(1);
                 self.unread.push((first, last));
                 match unread {
                     Unread::Damaged(what) => self.seen.find(Rule::Readable, Some(first.0), None, what),
@@ -325,6 +331,40 @@ mod tests {
         for (what, entries, record, expected) in table {
             assert_eq!(rules(entries, record, None), expected, "{what}");
         }
+    }
+
+    /// What was read in the primary layer may be moved right after, in a chunk that goes on with what is read next.
+    #[test]
+    fn a_chunk_may_begin_before_the_walk_where_entries_were_moved_behind_it_and_nowhere_else() {
+        let ours = writer(5, 1);
+        let part = |chunks: Vec<(u64, u64, Vec<u64>)>, entries: &[u64]| {
+            let chunk = |(first, last, entries): (u64, u64, Vec<u64>)| {
+                let entries = Ok(entries.into_iter().map(|index| read(index, ours, None).unwrap()).collect());
+                Ok(ChunkPart { first: EntryIndex(first), last: EntryIndex(last), stored: 9, entries })
+            };
+            let chunks = chunks.into_iter().map(chunk).collect();
+            let entries = entries.iter().map(|index| read(*index, ours, None)).collect();
+            Part { record: record(ours, 7), chunks, seam: None, entries, more: None, source: 0 }
+        };
+        let findings = |base: u64, parts: Vec<Part>| {
+            let mut walk = Walk::new(EntryIndex(base), None);
+            let records: Vec<_> = parts.into_iter().map(|part| walk.part(part)).collect();
+            walk.end(records.into_iter().last().unwrap());
+            let found = walk.seen.findings.iter().map(|found| (found.rule, found.index)).collect::<Vec<_>>();
+            (found, walk.seen.usage.entries)
+        };
+        let moved = vec![part(vec![], &[1, 2]), part(vec![(1, 4, vec![3, 4]), (5, 6, vec![5, 6])], &[])];
+        assert_eq!(findings(1, moved), (vec![], 6));
+        let twice = vec![part(vec![], &[1, 2]), part(vec![(1, 4, vec![3, 4]), (4, 6, vec![4, 5, 6])], &[])];
+        assert_eq!(findings(1, twice).0, [(Rule::Contiguous, Some(4))], "the second one overlaps the first");
+        let before = vec![part(vec![(1, 6, vec![2, 3, 4, 5, 6])], &[])];
+        assert_eq!(
+            findings(2, before).0,
+            [(Rule::Contiguous, Some(1)), (Rule::Contiguous, Some(2))],
+            "of an earlier life"
+        );
+        let later = vec![part(vec![], &[1, 2]), part(vec![(4, 6, vec![4, 5, 6])], &[])];
+        assert_eq!(findings(1, later).0, [(Rule::Contiguous, Some(4))], "3 is lost");
     }
 
     #[test]
