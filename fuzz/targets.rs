@@ -4,6 +4,7 @@
 use leasehold::agents::{Decision, shipped};
 use leasehold_actors::executor::oplog_entry::{Body, EntryId};
 use leasehold_config::{Configuration, ExecutorConfig, GatewayConfig, ManagerConfig, Sources, load};
+use leasehold_model::archive::{ArchiveUrl, Endpoint};
 use leasehold_persistence::oplog::EntryKind;
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,9 +14,10 @@ use std::os::unix::ffi::OsStringExt;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is its corpus' too.
-pub const ALL: [(&str, Target); 5] = [
+pub const ALL: [(&str, Target); 6] = [
     ("messages", messages),
     ("stored", stored),
+    ("archive", archive),
     ("entries", entries),
     ("configuration", configuration),
     ("agents", agents),
@@ -29,6 +31,18 @@ pub fn messages(bytes: &[u8]) {
 /// Bytes as any value in etcd or Redis, the first of them says which.
 pub fn stored(bytes: &[u8]) {
     leasehold_persistence::fuzzing::decode_any(bytes);
+}
+
+/// Bytes as a chunk of archived entries, as an object's path, and as the URL and the endpoint of an archive.
+pub fn archive(bytes: &[u8]) {
+    leasehold_persistence::fuzzing::decode_archive(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(url) = ArchiveUrl::parse(&text) {
+        assert_eq!(ArchiveUrl::parse(&url.to_string()), Ok(url));
+    }
+    if let Ok(endpoint) = Endpoint::parse(&text) {
+        assert_eq!(Endpoint::parse(&endpoint.to_string()), Ok(endpoint));
+    }
 }
 
 /// Bytes as the body of an oplog's entry.

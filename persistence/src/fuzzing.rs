@@ -17,3 +17,15 @@ pub fn decode_any(bytes: &[u8]) {
         _ => {}
     }
 }
+
+/// Decodes `bytes` as a chunk of the archive layer, and as an object's path.
+///
+/// # Panics
+/// When one is not written as it was read.
+pub fn decode_archive(bytes: &[u8]) {
+    crate::oplog::layers::chunk::decode_any(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(path) = crate::oplog::layers::names::ObjectPath::parse(&text) {
+        assert_eq!(path.to_string(), text);
+    }
+}

@@ -164,6 +164,26 @@ pub fn decode(agent: &AgentId, (first, last): (EntryIndex, EntryIndex), bytes: &
     entries(first, count, &decompress(frame, length as usize)?)
 }
 
+/// Decodes `bytes` as they are, and again with the magic, the checksum and the range that they would need: what is behind those is to be tried.
+///
+/// # Panics
+/// When a chunk is not written as it was read.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn decode_any(bytes: &[u8]) {
+    let agent = AgentId::new("counter/a").expect("it is one");
+    let one = EntryIndex(1);
+    let _ = decode(&agent, (one, one), bytes);
+    let Some((_, mut numbers)) = bytes.split_at_checked(SUMMED).filter(|_| bytes.len() >= HEAD) else { return };
+    let (first, count) = (take_u64(&mut numbers), take_u32(&mut numbers));
+    let (Some(last), false) = (first.checked_add(u64::from(count)), count == 0) else { return };
+    let ends = (EntryIndex(first), EntryIndex(last - 1));
+    let sum = checksum(&agent, &bytes[SUMMED..]).to_be_bytes();
+    let sound = [&MAGIC[..], &[FORMAT], &sum, &bytes[SUMMED..]].concat();
+    let Ok(entries) = decode(&agent, ends, &sound) else { return };
+    let written = encode(&agent, ends.0, entries.iter().map(|entry| (entry.writer, &entry.entry)));
+    assert_eq!(decode(&agent, ends, &written), Ok(entries));
+}
+
 /// As much memory as there is data for: a length that lies reserves nothing.
 fn decompress(frame: &[u8], length: usize) -> Result<Vec<u8>, Error> {
     if length > MAX_RAW {
