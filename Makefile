@@ -92,7 +92,7 @@ MODEL = $(CARGO) run --locked --quiet --profile model --package leasehold-model-
 model: ## explore the protocol with a model checker: over a million states; fails if an invariant breaks or if not everything was reached
 	@$(MODEL) -- bound
 
-model-deep: ## the same, over ten million states (ten minutes on two processors, 3 GB)
+model-deep: ## the same, over ten million states (a quarter of an hour on two processors, 3 GB)
 	@$(MODEL) -- deep
 
 model-bugs: ## plant known bugs in the protocol one by one and see each found by the invariant that it breaks

@@ -2,7 +2,7 @@
 
 use crate::figure::Result;
 use leasehold_harness::{Postgres, Redis};
-use sqlx::{Connection, PgConnection, SqliteConnection, query, raw_sql};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection, query, raw_sql};
 use std::path::Path;
 use std::time::Instant;
 
@@ -59,19 +59,18 @@ impl RawSqlite {
         Ok(Self { connection, batches: Batches { next: 0 } })
     }
 
-    /// Rows per second: one transaction per batch, one prepared statement per row.
+    /// Rows per second: one statement, and so one transaction, per batch.
     pub async fn rate(&mut self, batches: usize) -> Result<f64> {
-        const INSERT: &str =
-            "INSERT INTO entries (oplog, idx, epoch, writer, kind, key, body) VALUES (?, ?, 5, 1, 1, ?, ?)";
+        let rows = vec!["(?, ?, 5, 1, 1, ?, ?)"; ROWS].join(", ");
+        let insert = format!("INSERT INTO entries (oplog, idx, epoch, writer, kind, key, body) VALUES {rows}");
         let began = Instant::now();
         for _ in 0..batches {
             let Batch { oplogs, index, key } = self.batches.next();
-            let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await?;
+            let mut ask = query(AssertSqlSafe(insert.clone()));
             for oplog in oplogs {
-                let row = query(INSERT).bind(oplog).bind(index);
-                row.bind(&key).bind(BODY.as_slice()).execute(&mut *transaction).await?;
+                ask = ask.bind(oplog).bind(index).bind(&key).bind(BODY.as_slice());
             }
-            transaction.commit().await?;
+            ask.execute(&mut self.connection).await?;
         }
         Ok(rate(batches, began))
     }
@@ -128,7 +127,10 @@ impl RawRedis {
             let Batch { oplogs, index, key } = self.batches.next();
             let mut pipeline = redis::pipe();
             for oplog in oplogs {
-                let (entries, keys) = (format!("raw:{{{oplog}}}:entries"), format!("raw:{{{oplog}}}:keys"));
+                let (entries, keys) = (
+                    format!("leasehold:raw:{{counter/{oplog}}}:entries"),
+                    format!("leasehold:raw:{{counter/{oplog}}}:keys"),
+                );
                 let entry = [&1_u64.to_be_bytes()[..], &WRITER, key.as_bytes(), &BODY].concat();
                 pipeline.cmd("HSET").arg(entries).arg(index).arg(entry).ignore();
                 pipeline.cmd("HSET").arg(keys).arg(&key).arg(index).ignore();

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Objects that are judged at a time.
 const BATCH: usize = 512;
 
-/// Objects that one sweep looks at; what is beyond waits for another.
+/// Objects that one sweep looks at, which are those whose paths come first: what is beyond is never looked at, and that is told.
 const MAX_OBJECTS: u64 = 100_000;
 
 /// What a sweep did.
@@ -44,7 +44,11 @@ impl Layered {
                 swept.deleted += self.judge(&**blobs, &agent, &paths).await?;
             }
             if swept.seen >= MAX_OBJECTS {
-                tracing::info!(folder, seen = swept.seen, "the archive has more objects than one sweep looks at");
+                tracing::warn!(
+                    folder,
+                    seen = swept.seen,
+                    "the archive has more objects than a sweep looks at: leftovers beyond stay"
+                );
                 break;
             }
         }
