@@ -302,8 +302,7 @@ async fn clusters_on_one_server_do_not_see_each_other() {
 async fn agents_with_braces_in_their_names_are_told_apart() {
     let server = Redis::start();
     let store = open(&server).await.unwrap();
-    let names =
-        ["k/{", "k/}", "k/{}", "k/a}:record", "k/a}:entries", "k/a", "k/*"].map(|name| AgentId::new(name).unwrap());
+    let names = ["k/{", "k/}", "k/{}", "k/a}:oplog", "k/a}:keys", "k/a", "k/*"].map(|name| AgentId::new(name).unwrap());
     for name in &names {
         fill(&store, name, writer(5), 1).await;
     }
@@ -320,12 +319,12 @@ async fn what_cannot_be_right_is_told_with_its_place() {
     for name in ["hole", "entry", "epoch", "type", "index"] {
         fill(&store, &agent(name), writer(5), 2).await;
     }
-    server.command(&["HDEL", &key("hole", "entries"), "1"]);
-    server.command(&["HSET", &key("entry", "entries"), "1", "nonsense"]);
-    server.command(&["HSET", &key("epoch", "record"), "epoch", "nonsense"]);
-    server.command(&["DEL", &key("type", "record")]);
-    server.command(&["SET", &key("type", "record"), "text"]);
-    server.command(&["HSET", &key("index", "record"), "next", "nonsense"]);
+    server.command(&["HDEL", &key("hole", "oplog"), "1"]);
+    server.command(&["HSET", &key("entry", "oplog"), "1", "nonsense"]);
+    server.command(&["HSET", &key("epoch", "oplog"), "epoch", "nonsense"]);
+    server.command(&["DEL", &key("type", "oplog")]);
+    server.command(&["SET", &key("type", "oplog"), "text"]);
+    server.command(&["HSET", &key("index", "oplog"), "next", "nonsense"]);
     for (name, part) in [
         ("hole", "entry 1 is missing"),
         ("entry", "8 bytes are no entry"),

@@ -78,7 +78,7 @@ async fn what_was_acknowledged_is_there_after_reopening() {
 #[tokio::test]
 async fn a_full_disk_refuses_the_large_append_and_keeps_the_small_ones() {
     let folder = TempDir::new().unwrap();
-    let store = Arc::new(store(folder.path(), Settings { max_pages: Some(60), ..Settings::default() }).await);
+    let store = Arc::new(store(folder.path(), Settings { max_pages: Some(120), ..Settings::default() }).await);
     for number in 0..8 {
         assert!(store.claim(&agent(number), SHARD, writer(5)).await.is_ok());
     }

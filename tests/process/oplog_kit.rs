@@ -114,7 +114,7 @@ fn the_oplog_commands_prove_dump_count_and_refute_on_postgresql() {
 fn the_oplog_commands_prove_dump_count_and_refute_on_redis() {
     let server = Redis::start();
     the_kit_on(&server.url(), |_| {
-        server.command(&["HDEL", "leasehold:leasehold:{counter/a}:entries", "2"]);
+        server.command(&["HDEL", "leasehold:leasehold:{counter/a}:oplog", "2"]);
     });
 }
 

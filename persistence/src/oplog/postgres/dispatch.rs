@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep_until};
 /// Calls in one statement.
 const MAX_BATCH_CALLS: usize = 512;
 
+/// Calls that another session is begun with while one could carry them all.
+const WORTH_A_SESSION: usize = 64;
+
 /// Bytes of entries in one statement, once it has a call.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
@@ -71,7 +74,7 @@ pub(super) async fn run(carrier: Arc<Carrier>, mut jobs: mpsc::Receiver<Job>) {
     let mut open = true;
     while open || !waiting.is_empty() || !under_way.is_empty() {
         while under_way.len() < slots {
-            let batch = next_batch(&mut waiting, &mut busy);
+            let batch = next_batch(&mut waiting, &mut busy, slots - under_way.len());
             if batch.is_empty() {
                 break;
             }
@@ -104,8 +107,9 @@ pub(super) async fn run(carrier: Arc<Carrier>, mut jobs: mpsc::Receiver<Job>) {
     carrier.sessions.close().await;
 }
 
-/// Takes the first call that may be carried out, and all that may go with it.
-fn next_batch(waiting: &mut VecDeque<Job>, busy: &mut HashSet<AgentId>) -> Vec<Job> {
+/// Takes the first call that may be carried out, and those that may go with it: not all, if there are many and other sessions are free.
+fn next_batch(waiting: &mut VecDeque<Job>, busy: &mut HashSet<AgentId>, free_sessions: usize) -> Vec<Job> {
+    let most = (waiting.len() / free_sessions.max(1)).clamp(WORTH_A_SESSION, MAX_BATCH_CALLS);
     let (mut batch, mut later) = (Vec::new(), VecDeque::new());
     let mut blocked = HashSet::new();
     let (mut kind, mut bytes) = (None, 0);
@@ -114,7 +118,7 @@ fn next_batch(waiting: &mut VecDeque<Job>, busy: &mut HashSet<AgentId>) -> Vec<J
         let size = job.call.bytes();
         let free = !busy.contains(job.call.agent()) && !blocked.contains(job.call.agent());
         let due = job.not_before.is_none_or(|at| at <= now);
-        let fits = batch.is_empty() || (batch.len() < MAX_BATCH_CALLS && bytes + size <= MAX_BATCH_BYTES);
+        let fits = batch.is_empty() || (batch.len() < most && bytes + size <= MAX_BATCH_BYTES);
         if free && due && fits && *kind.get_or_insert(Kind::of(&job.call)) == Kind::of(&job.call) {
             bytes += size;
             blocked.insert(job.call.agent().clone());

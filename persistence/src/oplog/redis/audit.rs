@@ -21,20 +21,25 @@ const WIDTH: usize = 16;
 /// Keys that the server looks at for one step of a scan.
 const SCANNED: u32 = 1000;
 
-/// The record, what stands beside it, and entries; all at one moment. KEYS: record, entries, idempotency keys, the shard's sets are made
+/// The record, what stands beside it, and entries; all at one moment. KEYS: oplog, idempotency keys, the shard's sets are made
 /// of ARGV. ARGV: from, limit, how much of an entry, the running set's name without its shard, the suspended set's likewise, the agent.
 static PAGE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "
 if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
 local r = redis.call('HMGET', KEYS[1], 'epoch', 'executor', 'shard', 'state', 'base', 'next', 'snapshot')
-local found = {}
-for i = 1, 7 do found[i] = r[i] or '' end
-found[8] = tostring(redis.call('HLEN', KEYS[2]))
-found[9] = tostring(redis.call('HLEN', KEYS[3]))
+local found, fields_of_record = {}, 0
+for i = 1, 7 do
+    found[i] = r[i] or ''
+    if r[i] then fields_of_record = fields_of_record + 1 end
+end
+local archived = redis.call('HGET', KEYS[1], 'primary')
+if archived then fields_of_record = fields_of_record + 1 end
+found[8] = tostring(redis.call('HLEN', KEYS[1]) - fields_of_record)
+found[9] = tostring(redis.call('HLEN', KEYS[2]))
 found[10] = redis.call('ZSCORE', ARGV[4] .. found[3], ARGV[6]) and '1' or '0'
 found[11] = redis.call('ZSCORE', ARGV[5] .. found[3], ARGV[6]) and '1' or '0'
-found[12] = redis.call('HGET', KEYS[1], 'primary') or found[5]
+found[12] = archived or found[5]
 local primary, next = tonumber(found[12]), tonumber(found[6])
 if not (primary and next) then found[13] = '' return found end
 local from = math.max(tonumber(ARGV[1]), primary)
@@ -43,7 +48,7 @@ found[13] = past < next and string.format('%.0f', past) or ''
 while from < past do
     local fields = {}
     for i = from, math.min(past, from + 500) - 1 do fields[#fields + 1] = string.format('%.0f', i) end
-    local values = redis.call('HMGET', KEYS[2], unpack(fields))
+    local values = redis.call('HMGET', KEYS[1], unpack(fields))
     for i = 1, #fields do
         if values[i] then
             found[#found + 1] = fields[i]
@@ -58,7 +63,7 @@ return found
     )
 });
 
-/// KEYS: record, chunks, their order. ARGV: an index that the first chunk holds or precedes, limit. Answers where the present life and the primary
+/// KEYS: oplog, chunks, their order. ARGV: an index that the first chunk holds or precedes, limit. Answers where the present life and the primary
 /// layer begin, and chunks; one whose bytes are gone has none.
 static CHUNKS: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
@@ -76,7 +81,7 @@ return found
     )
 });
 
-/// KEYS: record. ARGV: epoch and executor found, those to put in.
+/// KEYS: oplog. ARGV: epoch and executor found, those to put in.
 static CLEAR: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "
@@ -131,7 +136,7 @@ impl RedisAudit {
     }
 
     async fn scan(&self) -> Result<BTreeSet<String>, Error> {
-        let (before, after) = (format!("{}{{", self.prefix), "}:record");
+        let (before, after) = (format!("{}{{", self.prefix), "}:oplog");
         let mut names = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
@@ -199,7 +204,7 @@ impl OplogAudit for RedisAudit {
             Depth::Bodies => usize::MAX >> 12,
         };
         let mut call = PAGE.prepare_invoke();
-        call.key(self.key(name, "record")).key(self.key(name, "entries")).key(self.key(name, "keys"));
+        call.key(self.key(name, "oplog")).key(self.key(name, "keys"));
         call.arg(from.0).arg(limit).arg(part);
         call.arg(format!("{}running:", self.prefix)).arg(format!("{}suspended:", self.prefix)).arg(name);
         let place = format!("{}: oplog {name:?}", self.place.name);
@@ -215,7 +220,7 @@ impl OplogAudit for RedisAudit {
 
     async fn chunks(&self, name: &str, from: EntryIndex, limit: u32) -> Result<Option<ChunkPage>, Error> {
         let mut call = CHUNKS.prepare_invoke();
-        call.key(self.key(name, "record")).key(self.key(name, "chunks")).key(self.key(name, "chunk-order"));
+        call.key(self.key(name, "oplog")).key(self.key(name, "chunks")).key(self.key(name, "chunk-order"));
         call.arg(from.0.min(MOST_EXACT)).arg(limit);
         let place = format!("{}: oplog {name:?}", self.place.name);
         let told = self.link.call(Effect::Reads, &call, &place).await?;
@@ -239,7 +244,7 @@ impl OplogAudit for RedisAudit {
 
     async fn clear(&self, name: &str, found: Writer, to: Writer) -> Result<bool, Error> {
         let mut call = CLEAR.prepare_invoke();
-        call.key(self.key(name, "record"));
+        call.key(self.key(name, "oplog"));
         for writer in [found, to] {
             call.arg(epoch(writer)).arg(writer.executor.as_bytes().as_slice());
         }

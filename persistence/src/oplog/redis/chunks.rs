@@ -107,7 +107,7 @@ impl ChunkStore for RedisOplogStore {
 
     async fn listing(&self, agent: &AgentId, first: EntryIndex, last: EntryIndex) -> Result<Option<Listing>, Error> {
         let mut call = scripts::LISTING_CHUNKS.prepare_invoke();
-        call.key(self.key(agent, "record")).key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order"));
+        call.key(self.key(agent, "oplog")).key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order"));
         let greatest = last.0.min(MOST_EXACT);
         call.arg(first.0.min(MOST_EXACT)).arg(greatest).arg(greatest + chunk::MAX_ENTRIES as u64);
         let place = self.at_oplog(agent);

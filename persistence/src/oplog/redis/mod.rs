@@ -161,7 +161,7 @@ impl RedisOplogStore {
 
     fn prepare<'a>(&self, script: &'a Script, agent: &AgentId, writer: Writer) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
-        call.key(self.key(agent, "record")).key(self.key(agent, "entries")).key(self.key(agent, "keys"));
+        call.key(self.key(agent, "oplog")).key(self.key(agent, "keys"));
         call.arg(epoch(writer)).arg(writer.executor.as_bytes().as_slice());
         call
     }
@@ -272,7 +272,7 @@ impl OplogStore for RedisOplogStore {
 
     async fn recorded(&self, agent: &AgentId) -> Result<Option<Writer>, Error> {
         let mut ask = Cmd::new();
-        ask.arg("HMGET").arg(self.key(agent, "record")).arg("epoch").arg("executor");
+        ask.arg("HMGET").arg(self.key(agent, "oplog")).arg("epoch").arg("executor");
         let place = self.at_oplog(agent);
         let found: Vec<Option<Vec<u8>>> = self.link(agent).read(&ask, &place).await?;
         match found.as_slice() {

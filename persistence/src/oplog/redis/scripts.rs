@@ -1,10 +1,10 @@
 //! The scripts: each call is one of them, and Redis runs one at a time.
 //!
-//! Keys: the record (a hash: epoch, executor, shard, state, base, next, snapshot, and `primary`: where the primary layer begins, if not at the
-//! base), the entries (a hash by index), the idempotency keys (a
-//! hash to the index); the archive layer's chunks (a hash from the first index to `i` with the bytes, or `o` with an object's path) and their
-//! order (a sorted set of first indexes by the last ones). The running agents of a shard are a sorted set of their own, and so are the suspended ones. Lua's numbers are
-//! floating: epochs are compared as texts of 19
+//! Keys: the oplog (a hash: the record's fields epoch, executor, shard, state, base, next, snapshot, and `primary`: where the primary
+//! layer begins, if not at the base; beside them the entries by index, so that an append writes the next index and its entries by
+//! one command), the idempotency keys (a hash to the index); the archive layer's chunks (a hash from the first index to `i` with the bytes,
+//! or `o` with an object's path) and their order (a sorted set of first indexes by the last ones). The running agents of a shard are a
+//! sorted set of their own, and so are the suspended ones. Lua's numbers are floating: epochs are compared as texts of 19
 //! digits, indexes as texts for equality. A script checks everything before its first write; a server that is full refuses that first
 //! one, so nothing is ever half written.
 
@@ -46,27 +46,23 @@ const APPEND: &str = "
 if r[4] ~= ARGV[3] then return {'next', r[4]} end
 local last = 6 + ARGV[6]
 if #ARGV == last + 2 then
-    if redis.call('HSETNX', KEYS[3], ARGV[last + 1], ARGV[last + 2]) == 0 then return {'taken', ARGV[last + 1]} end
+    if redis.call('HSETNX', KEYS[2], ARGV[last + 1], ARGV[last + 2]) == 0 then return {'taken', ARGV[last + 1]} end
     last = #ARGV
 end
 for i = last + 1, #ARGV, 2 do
-    if redis.call('HEXISTS', KEYS[3], ARGV[i]) == 1 then return {'taken', ARGV[i]} end
+    if redis.call('HEXISTS', KEYS[2], ARGV[i]) == 1 then return {'taken', ARGV[i]} end
 end
-if ARGV[5] == '' then
-    redis.call('HSET', KEYS[1], 'next', ARGV[4])
-else
-    redis.call('HSET', KEYS[1], 'next', ARGV[4], 'snapshot', ARGV[5])
-end
-redis.call('HSET', KEYS[2], unpack(ARGV, 7, 6 + ARGV[6]))
-if #ARGV > last then redis.call('HSET', KEYS[3], unpack(ARGV, last + 1)) end
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'snapshot', ARGV[5]) end
+redis.call('HSET', KEYS[1], 'next', ARGV[4], unpack(ARGV, 7, 6 + ARGV[6]))
+if #ARGV > last then redis.call('HSET', KEYS[2], unpack(ARGV, last + 1)) end
 return {'ok'}
 ";
 
 /// The other side of a benchmark's comparison: the same entries, unconditionally.
 const UNFENCED: &str = "
 local last = 6 + ARGV[6]
-redis.call('HSET', KEYS[2], unpack(ARGV, 7, last))
-if #ARGV > last then redis.call('HSET', KEYS[3], unpack(ARGV, last + 1)) end
+redis.call('HSET', KEYS[1], unpack(ARGV, 7, last))
+if #ARGV > last then redis.call('HSET', KEYS[2], unpack(ARGV, last + 1)) end
 return {'ok'}
 ";
 
@@ -78,7 +74,7 @@ local past = math.min(tonumber(r[4]), from + tonumber(ARGV[4]))
 while from < past do
     local fields = {}
     for i = from, math.min(past, from + 500) - 1 do fields[#fields + 1] = string.format('%.0f', i) end
-    local values = redis.call('HMGET', KEYS[2], unpack(fields))
+    local values = redis.call('HMGET', KEYS[1], unpack(fields))
     for i = 1, #fields do
         if not values[i] then return {'hole', fields[i]} end
         found[#found + 1] = fields[i]
@@ -91,23 +87,22 @@ return found
 
 /// ARGV: the key. Answers the index, and the entry if it is in the primary layer.
 const FIND: &str = "
-local at = redis.call('HGET', KEYS[3], ARGV[3])
+local at = redis.call('HGET', KEYS[2], ARGV[3])
 if not at then return {'ok'} end
 if tonumber(at) < tonumber(primary) then return {'ok', at} end
-local value = redis.call('HGET', KEYS[2], at)
+local value = redis.call('HGET', KEYS[1], at)
 if not value then return {'hole', at} end
 return {'ok', at, value}
 ";
 
 /// F5. ARGV: the running set's name without its shard, the agent, the suspended set's name likewise, the expected index. Frees
-/// memory first, so that a server that is full does not refuse it.
+/// memory first, so that a server that is full does not refuse it; what is left of the oplog is its record.
 const DELETE: &str = "
 if r[3] ~= '2' and r[4] ~= ARGV[6] then return {'next', r[4]} end
-redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 redis.call('ZREM', ARGV[3] .. r[6], ARGV[4])
 redis.call('ZREM', ARGV[5] .. r[6], ARGV[4])
-redis.call('HDEL', KEYS[1], 'snapshot', 'primary')
-redis.call('HSET', KEYS[1], 'state', '2', 'base', r[4])
+redis.call('HSET', KEYS[1], 'epoch', r[1], 'executor', r[2], 'shard', r[6], 'state', '2', 'base', r[4], 'next', r[4])
 return {'ok'}
 ";
 
@@ -133,13 +128,13 @@ const MOVE: &str = "
 if primary ~= ARGV[3] then return {'next', primary} end
 if tonumber(ARGV[4]) >= tonumber(r[4]) then return {'ok', 'short', r[4]} end
 redis.call('HSET', KEYS[1], 'primary', ARGV[5])
-redis.call('HSET', KEYS[4], ARGV[3], ARGV[6])
-redis.call('ZADD', KEYS[5], ARGV[4], ARGV[3])
+redis.call('HSET', KEYS[3], ARGV[3], ARGV[6])
+redis.call('ZADD', KEYS[4], ARGV[4], ARGV[3])
 local from, past = tonumber(ARGV[3]), tonumber(ARGV[5])
 while from < past do
     local fields = {}
     for i = from, math.min(past, from + 500) - 1 do fields[#fields + 1] = string.format('%.0f', i) end
-    redis.call('HDEL', KEYS[2], unpack(fields))
+    redis.call('HDEL', KEYS[1], unpack(fields))
     from = from + #fields
 end
 return {'ok'}
@@ -148,11 +143,11 @@ return {'ok'}
 /// ARGV: an index that the first chunk holds or precedes, limit.
 const CHUNKS: &str = "
 local found = {'ok'}
-for _, first in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[3], '+inf', 'LIMIT', 0, ARGV[4])) do
-    local content = redis.call('HGET', KEYS[4], first)
+for _, first in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], ARGV[3], '+inf', 'LIMIT', 0, ARGV[4])) do
+    local content = redis.call('HGET', KEYS[3], first)
     if not content then return {'hole', first} end
     found[#found + 1] = first
-    found[#found + 1] = redis.call('ZSCORE', KEYS[5], first)
+    found[#found + 1] = redis.call('ZSCORE', KEYS[4], first)
     found[#found + 1] = content
 end
 return found

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 const OLDEST: u32 = 7;
 
 /// How the layout of keys is numbered. Builds that know 1 only have no archive layer, and refuse this one.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Why a server is not used.
 pub(super) enum Unfit {

@@ -2,6 +2,7 @@
 
 use super::SqliteOplogStore;
 use super::generation::classify;
+use super::reader::Question;
 use super::rows::{self, Rows, Standing, arguments, corrupt, index, integer};
 use crate::oplog::call::Call;
 use crate::oplog::layers::{
@@ -129,8 +130,9 @@ impl ChunkStore for SqliteOplogStore {
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {
         // A limit of 0 would hide the record too.
-        let values = arguments!(agent.as_str(), signed(from.0), i64::from(limit.max(1)));
-        let rows = self.rows(rows::READ, values).await?;
+        let question =
+            Question::Page { agent: agent.as_str().to_owned(), from: signed(from.0), limit: i64::from(limit.max(1)) };
+        let rows = self.ask(question).await?;
         let place = rows::at_oplog(&self.place(), agent);
         self.counted(rows::admitted(&rows, writer, &place))?;
         let at = |name| rows.first().map_or(Ok(1), |row| integer(row, name, &place));

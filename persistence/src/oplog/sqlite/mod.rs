@@ -2,7 +2,7 @@
 //!
 //! The store is a directory on a local file system (never a network share: it needs working locks and shared memory).
 //! Any number of executor processes open it; each has one task that writes, with calls of all its agents grouped into one
-//! transaction (WAL, `synchronous=FULL`, `BEGIN IMMEDIATE`), and one connection that reads.
+//! transaction (WAL, `synchronous=FULL`, `BEGIN IMMEDIATE`), and one that reads, with the pages of all its agents found together.
 //!
 //! # The frozen writer
 //!
@@ -43,6 +43,7 @@
 mod audit;
 mod chunks;
 mod generation;
+mod reader;
 mod rows;
 mod writer;
 
@@ -53,21 +54,21 @@ use super::layers::ChunkStore;
 use super::{Append, Claimed, Entry, EntryIndex, Error, OplogStore, Writer, check_writer};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use generation::{Directory, Held, classify, is_busy};
+use generation::Directory;
 use leasehold_model::{AgentId, ShardId};
+use reader::{Ask, Question, ReaderTask};
 use rows::arguments;
-use sqlx::Connection;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use writer::{Job, WriterTask};
 
-/// Calls waiting for the writer; beyond it callers wait before they are queued.
+/// Calls waiting for the writer, and for the reader; beyond it callers wait before they are queued.
 const QUEUE: usize = 1024;
 
 /// Moments at which a test may stop a process.
@@ -97,7 +98,7 @@ pub struct Settings {
     pub step_around_after: Duration,
     /// A call not carried out by then is answered `Unavailable` (or `Unknown`, if it may have been). Default 10 s.
     pub give_up_after: Duration,
-    /// The most pages of 4 KiB in the database; calls beyond are `Unavailable`. Default: what the disk holds.
+    /// The most pages of 2 KiB in the database; calls beyond are `Unavailable`. Default: what the disk holds.
     pub max_pages: Option<u32>,
     /// Appends without the fence: the other side of a benchmark's comparison.
     #[doc(hidden)]
@@ -151,14 +152,8 @@ pub(crate) struct Counters {
 pub struct SqliteOplogStore {
     directory: Directory,
     jobs: mpsc::Sender<Job>,
-    reader: Mutex<Option<ReadLink>>,
+    asks: mpsc::Sender<Ask>,
     counters: Arc<Counters>,
-}
-
-#[derive(Debug)]
-struct ReadLink {
-    held: Held,
-    connection: SqliteConnection,
 }
 
 impl SqliteOplogStore {
@@ -184,7 +179,9 @@ impl SqliteOplogStore {
         writer.open().await?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         tokio::spawn(writer.run(queue));
-        Ok(Self { directory, jobs, reader: Mutex::new(None), counters })
+        let (asks, questions) = mpsc::channel(QUEUE);
+        tokio::spawn(ReaderTask::new(directory.clone()).run(questions));
+        Ok(Self { directory, jobs, asks, counters })
     }
 
     /// Transactions that this handle has committed and acknowledged.
@@ -214,42 +211,18 @@ impl SqliteOplogStore {
         self.counted(outcome)
     }
 
-    /// The rows of one statement, from what is the current generation after it ran.
-    async fn rows(&self, sql: &'static str, arguments: SqliteArguments) -> Result<Vec<SqliteRow>, Error> {
-        let deadline = Instant::now() + self.directory.settings.give_up_after;
-        loop {
-            let mut slot = self.reader.lock().await;
-            let mut link = match slot.take() {
-                Some(link) => link,
-                None => self.reading(deadline).await?,
-            };
-            let number = link.held.number;
-            let rows = sqlx::query_with(sql, arguments.clone()).fetch_all(&mut link.connection).await;
-            let superseded = self.directory.superseded(number)?;
-            if !superseded {
-                *slot = Some(link);
-            } else {
-                drop(link.connection.close().await);
-            }
-            match rows {
-                Ok(rows) if !superseded => return Ok(rows),
-                Err(e) if !superseded && !is_busy(&e) => {
-                    return Err(classify(&self.directory.database(number).display().to_string(), &e));
-                }
-                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-            if Instant::now() >= deadline {
-                let what = format!("{}: not readable in time", self.directory.path.display());
-                return Err(Error::Unavailable(what));
-            }
-        }
+    /// The rows of an answer, from what is the current generation after it was found.
+    async fn ask(&self, question: Question) -> Result<Vec<SqliteRow>, Error> {
+        let (answer, answered) = oneshot::channel();
+        let stopped =
+            || Error::Unavailable(format!("{}: the reader of this process has stopped", self.directory.path.display()));
+        let until = Instant::now() + self.directory.settings.give_up_after;
+        self.asks.send(Ask { question, until, answer }).await.map_err(|_| stopped())?;
+        answered.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    async fn reading(&self, deadline: Instant) -> Result<ReadLink, Error> {
-        let held = self.directory.settled(deadline).await?;
-        let connection = self.directory.connect(held.number).await?;
-        self.directory.settle()?;
-        Ok(ReadLink { held, connection })
+    async fn rows(&self, sql: &'static str, arguments: SqliteArguments) -> Result<Vec<SqliteRow>, Error> {
+        self.ask(Question::Statement(sql, arguments)).await
     }
 
     fn place(&self) -> String {

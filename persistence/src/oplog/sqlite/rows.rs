@@ -5,7 +5,7 @@ use crate::oplog::{Append, Claimed, Entry, EntryIndex, EntryKind, Error, NewEntr
 use futures::TryStreamExt;
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
-use sqlx::{Arguments, Either, Executor, Row};
+use sqlx::{Arguments, AssertSqlSafe, Either, Executor, Row};
 use std::sync::LazyLock;
 
 /// State of a record whose oplog was deleted.
@@ -44,12 +44,21 @@ fn insert(length: usize) -> String {
     format!("INSERT OR IGNORE INTO entries (idx, kind, key, body, epoch, writer, oplog) VALUES {rows}")
 }
 
-const CLAIM: &str = "INSERT INTO records (agent, shard, epoch, writer, state, base) VALUES (?1, ?2, ?3, ?4, 1, 1) \
+/// F1, with where the oplog stands; see [`CLAIMS`].
+const CLAIM: &str = "INSERT INTO records (agent, shard, epoch, writer, state, base) VALUES (?, ?, ?, ?, 1, 1) \
     ON CONFLICT (agent) DO UPDATE SET shard = excluded.shard, epoch = excluded.epoch, writer = excluded.writer, state = 1 \
-    WHERE epoch < excluded.epoch OR (epoch = excluded.epoch AND writer = excluded.writer) RETURNING id, base";
+    WHERE epoch < excluded.epoch OR (epoch = excluded.epoch AND writer = excluded.writer) \
+    RETURNING @ AS asked, id, base, (SELECT max(idx) FROM entries WHERE oplog = id) AS newest, \
+    (SELECT max(idx) FROM entries WHERE oplog = id AND kind = 2) AS snapshot";
 
-const EXTENT: &str = "SELECT max(idx) AS newest, \
-    (SELECT max(idx) FROM entries WHERE oplog = ?1 AND kind = 2) AS snapshot FROM entries WHERE oplog = ?1";
+/// Claims of one call of SQLite: one of a few counts, so that each is prepared once and reused.
+const CLAIM_BATCHES: [usize; 3] = [32, 8, 1];
+
+/// [`CLAIM`] as often, each with its number.
+static CLAIMS: LazyLock<[String; 3]> = LazyLock::new(|| {
+    CLAIM_BATCHES
+        .map(|count| (0..count).map(|number| CLAIM.replace('@', &number.to_string())).collect::<Vec<_>>().join("; "))
+});
 
 const STANDING: &str = "SELECT r.id, r.epoch, w.executor, r.state, \
     ifnull((SELECT max(idx) + 1 FROM entries WHERE oplog = r.id), r.base) AS next \
@@ -71,11 +80,12 @@ const PURGE: &str = "DELETE FROM entries WHERE oplog = ?1 AND idx IN (SELECT e.i
 const PURGE_CHUNKS: &str = "DELETE FROM chunks WHERE oplog = ?1 AND last IN (SELECT c.last FROM chunks c \
     JOIN records r ON r.id = c.oplog WHERE c.oplog = ?1 AND c.last < r.base ORDER BY c.last LIMIT 64)";
 
-/// One statement sees one state: the record and the entries belong together.
+/// A page of the primary layer from an index on, of an agent, with so many rows at most. One statement sees one state: the record and the
+/// entries belong together.
 pub(super) const READ: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_executor, r.state, \
     r.base, max(r.base, r.primary_from) AS primary_from, e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
-    LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?2, r.base, r.primary_from) \
-    LEFT JOIN writers w ON w.id = e.writer WHERE r.agent = ?1 ORDER BY e.idx LIMIT ?3";
+    LEFT JOIN entries e ON e.oplog = r.id AND e.idx >= max(?, r.base, r.primary_from) \
+    LEFT JOIN writers w ON w.id = e.writer WHERE r.agent = ? ORDER BY e.idx LIMIT ?";
 
 pub(super) const FIND: &str = "SELECT r.epoch AS held_epoch, h.executor AS held_executor, r.state, \
     r.base, max(r.base, r.primary_from) AS primary_from, e.idx, e.epoch, w.executor, e.kind, e.key, e.body FROM records r LEFT JOIN writers h ON h.id = r.writer \
@@ -98,6 +108,14 @@ pub(super) enum Standing {
         next: EntryIndex,
     },
     Fenced(Error),
+}
+
+/// A claim with what the statements need to know of it.
+pub(super) struct Claim<'a> {
+    pub agent: &'a AgentId,
+    pub shard: ShardId,
+    pub offered: Writer,
+    pub writer: i64,
 }
 
 /// An append with what the statements need to know of it.
@@ -168,36 +186,62 @@ impl Rows<'_> {
         row.map(|row| integer(&row, "id", self.place)).transpose()
     }
 
-    /// F1, and finishes a deletion that was cut short (F5). Returns the oplog's number too.
-    pub(super) async fn claim(
-        &mut self,
-        agent: &AgentId,
-        shard: ShardId,
-        offered: Writer,
-        writer: i64,
-    ) -> Result<(Claimed, i64), Error> {
-        let values = arguments!(agent.as_str(), i64::from(shard.0), signed(offered.epoch.get()), writer);
-        let Some(row) = self.optional(CLAIM, values).await? else {
-            return Err(match self.standing(agent, offered).await? {
-                Standing::Fenced(error) => error,
-                Standing::Open { .. } => self.senseless(agent),
-            });
-        };
-        let place = at_oplog(self.place, agent);
-        let (oplog, base) = (integer(&row, "id", &place)?, integer(&row, "base", &place)?);
-        if base > 1 {
-            let leftovers = "DELETE FROM entries WHERE oplog = ? AND idx < ?";
-            let removed = sqlx::query(leftovers).bind(oplog).bind(base).execute(&mut *self.link).await;
-            removed.map_err(|e| classify(&place, &e))?;
-            let chunks = "DELETE FROM chunks WHERE oplog = ? AND last < ?";
-            let removed = sqlx::query(chunks).bind(oplog).bind(base).execute(&mut *self.link).await;
-            removed.map_err(|e| classify(&place, &e))?;
+    /// F1, for many claims of different agents, and finishes deletions that were cut short (F5). One outcome each, with the oplog's number.
+    pub(super) async fn claim(&mut self, claims: &[Claim<'_>]) -> Result<Vec<Result<(Claimed, i64), Error>>, Error> {
+        let mut outcomes = Vec::with_capacity(claims.len());
+        let mut rest = claims;
+        while let Some(which) = CLAIM_BATCHES.iter().position(|count| *count <= rest.len()) {
+            let (batch, others) = rest.split_at(CLAIM_BATCHES[which]);
+            rest = others;
+            let found = self.claim_batch(which, batch).await?;
+            for (claim, row) in batch.iter().zip(found) {
+                outcomes.push(match row {
+                    Some(row) => self.claimed(claim, &row).await,
+                    None => Err(match self.standing(claim.agent, claim.offered).await? {
+                        Standing::Fenced(error) => error,
+                        Standing::Open { .. } => self.senseless(claim.agent),
+                    }),
+                });
+            }
         }
-        let Some(extent) = self.optional(EXTENT, arguments!(oplog)).await? else { return Err(self.senseless(agent)) };
-        let newest: Option<i64> = extent.try_get("newest").map_err(|e| classify(&place, &e))?;
-        let snapshot: Option<i64> = extent.try_get("snapshot").map_err(|e| classify(&place, &e))?;
-        let next = newest.map_or(base, |newest| newest.saturating_add(1));
-        let snapshot = snapshot.map(|at| index(at, &place)).transpose()?;
+        Ok(outcomes)
+    }
+
+    /// The records of those that were claimed.
+    async fn claim_batch(&mut self, which: usize, batch: &[Claim<'_>]) -> Result<Vec<Option<SqliteRow>>, Error> {
+        let mut values = SqliteArguments::default();
+        values.reserve(batch.len() * 4, 0);
+        for Claim { agent, shard, offered, writer } in batch {
+            bind!(values, agent.as_str(), i64::from(shard.0), signed(offered.epoch.get()), *writer);
+        }
+        let ask = sqlx::query_with(AssertSqlSafe(CLAIMS[which].as_str()), values);
+        let rows = ask.fetch_all(&mut *self.link).await.map_err(|e| classify(self.place, &e))?;
+        let mut found: Vec<_> = batch.iter().map(|_| None).collect();
+        for row in rows {
+            let asked = usize::try_from(integer(&row, "asked", self.place)?).unwrap_or(usize::MAX);
+            if let Some(place) = found.get_mut(asked) {
+                *place = Some(row);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn claimed(&mut self, claim: &Claim<'_>, row: &SqliteRow) -> Result<(Claimed, i64), Error> {
+        let place = at_oplog(self.place, claim.agent);
+        let (oplog, base) = (integer(row, "id", &place)?, integer(row, "base", &place)?);
+        let newest: Option<i64> = row.try_get("newest").map_err(|e| classify(&place, &e))?;
+        let snapshot: Option<i64> = row.try_get("snapshot").map_err(|e| classify(&place, &e))?;
+        if base > 1 {
+            for leftovers in
+                ["DELETE FROM entries WHERE oplog = ? AND idx < ?", "DELETE FROM chunks WHERE oplog = ? AND last < ?"]
+            {
+                let removed = sqlx::query(leftovers).bind(oplog).bind(base).execute(&mut *self.link).await;
+                removed.map_err(|e| classify(&place, &e))?;
+            }
+        }
+        // What a deleted life left does not count.
+        let next = newest.map_or(base, |newest| newest.saturating_add(1).max(base));
+        let snapshot = snapshot.filter(|at| *at >= base).map(|at| index(at, &place)).transpose()?;
         Ok((Claimed { next: index(next, &place)?, snapshot }, oplog))
     }
 

@@ -3,12 +3,12 @@
 //! A batch holds at most one call per agent, so its calls cannot depend on each other; an agent's calls keep their order.
 
 use super::generation::{BUSY_TIMEOUT, Directory, Held, LONGEST_LOOK, classify, is_busy};
-use super::rows::{Addressed, Rows};
+use super::rows::{Addressed, Claim, Rows};
 use super::{Counters, Point};
 use crate::oplog::call::Call;
 use crate::oplog::layers::Chunk;
 use crate::oplog::{Append, Claimed, EntryIndex, Error, Writer};
-use leasehold_model::{AgentId, ExecutorId, ShardId};
+use leasehold_model::{AgentId, ExecutorId};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -321,7 +321,7 @@ impl WriterTask {
         let fenced = !self.directory.settings.unfenced;
         let Some(link) = self.link.as_mut() else { return Ok(Vec::new()) };
         let mut deleted = Vec::new();
-        let mut appends = Vec::new();
+        let (mut claims, mut appends) = (Vec::new(), Vec::new());
         for (at, pending) in batch.iter_mut().enumerate() {
             let outcome = match &pending.job.call {
                 Call::Append(append) => {
@@ -336,7 +336,10 @@ impl WriterTask {
                     }
                     continue;
                 }
-                Call::Claim { agent, shard, writer } => link.claim(agent, *shard, *writer).await,
+                Call::Claim { writer, .. } => {
+                    claims.push((at, link.claimant(writer.executor).await?));
+                    continue;
+                }
                 Call::Delete { agent, writer, expected } => {
                     let outcome = link.delete(agent, *writer, *expected).await;
                     outcome.map(|oplog| {
@@ -348,6 +351,21 @@ impl WriterTask {
                 Call::MoveOut { agent, writer, chunk } => link.move_out(agent, *writer, chunk).await,
             };
             pending.outcome = Some(individual(outcome)?);
+        }
+        let claimed: Vec<_> = claims
+            .iter()
+            .filter_map(|(at, id)| match &batch.get(*at)?.job.call {
+                Call::Claim { agent, shard, writer } => {
+                    Some(Claim { agent, shard: *shard, offered: *writer, writer: *id })
+                }
+                Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => None,
+            })
+            .collect();
+        let outcomes = link.claim(&claimed).await?;
+        for ((at, _), outcome) in claims.into_iter().zip(outcomes) {
+            if let Some(pending) = batch.get_mut(at) {
+                pending.outcome = Some(individual(outcome)?);
+            }
         }
         let addressed: Vec<_> = appends
             .iter()
@@ -463,15 +481,25 @@ impl Link {
         Ok(id)
     }
 
-    async fn claim(&mut self, agent: &AgentId, shard: ShardId, writer: Writer) -> Result<Claimed, Error> {
-        let mut id = self.writer(writer.executor).await?;
+    /// The number of `executor`, which has one from now on.
+    async fn claimant(&mut self, executor: ExecutorId) -> Result<i64, Error> {
+        let mut id = self.writer(executor).await?;
         if id < 0 {
-            id = self.rows().writer(writer.executor, true).await?.unwrap_or(-1);
-            self.fresh_writers.insert(writer.executor, id);
+            id = self.rows().writer(executor, true).await?.unwrap_or(-1);
+            self.fresh_writers.insert(executor, id);
         }
-        let (claimed, oplog) = self.rows().claim(agent, shard, writer, id).await?;
-        self.fresh_oplogs.push((agent.clone(), oplog));
-        Ok(claimed)
+        Ok(id)
+    }
+
+    async fn claim(&mut self, claims: &[Claim<'_>]) -> Result<Vec<Result<Claimed, Error>>, Error> {
+        let outcomes = self.rows().claim(claims).await?;
+        let kept = outcomes.into_iter().zip(claims).map(|(outcome, claim)| {
+            outcome.map(|(claimed, oplog)| {
+                self.fresh_oplogs.push((claim.agent.clone(), oplog));
+                claimed
+            })
+        });
+        Ok(kept.collect())
     }
 
     /// Returns the oplog's number, for the purge.
