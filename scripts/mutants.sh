@@ -1,7 +1,7 @@
 #!/bin/sh
 # Breaks the deciding code one expression at a time and runs the tests that judge it: `scripts/mutants.sh [PACKAGE]`, one of model,
 # actors and persistence, or all of them. Needs no server. What survives stands in docs/mutants.md, or is a missing test.
-set -eu
+set -euf
 cargo=${CARGO:-cargo}
 
 mutate() { # PACKAGE FILES -- TESTS
@@ -13,7 +13,7 @@ mutate() { # PACKAGE FILES -- TESTS
     shift
   done
   # shellcheck disable=SC2086 # files are words without blanks
-  "$cargo" mutants --package "leasehold-$package" $files --test-tool nextest --jobs 1 --timeout 90 --build-timeout 600 \
+  "$cargo" mutants --package "leasehold-$package" $files --test-tool nextest --timeout 90 --build-timeout 600 \
     --output "target/mutants/$package" "$@"
 }
 
