@@ -354,6 +354,8 @@ fn calls_of_a_slow_store_whose_callers_went_away_count_once(server: &dyn Server)
         // Not a wait for anything: it is how slow the store is.
         thread::sleep(time);
         scene.proxy.set(Relay::Pass);
+        // A newer one, which finds a connection for the next one to be held on.
+        scene.place.invoke(&scene.address, "counter/a", "increment");
     }
     for number in 0..held.len() {
         let key = format!("call-{number}");
@@ -361,7 +363,7 @@ fn calls_of_a_slow_store_whose_callers_went_away_count_once(server: &dyn Server)
         let output = scene.place.executor_command(&call);
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
-    let all = 1 + held.len() as u64;
+    let all = 1 + 2 * held.len() as u64;
     assert_eq!(scene.value(), all, "what is in memory");
     assert_eq!(scene.stored(), (1..=all).collect::<Vec<_>>(), "what is stored");
     let _second = scene.second();
