@@ -130,6 +130,7 @@ fn a_sigterm_waits_for_the_append_that_is_under_way(server: &dyn Server) {
     let mut call = scene.held();
     scene.first.terminate();
     scene.first.logged("sweeping", "agents");
+    scene.renewed("first");
     assert!(call.is_running() && scene.first.is_running(), "it waits for its append");
     scene.proxy.set(Relay::Pass);
     assert!(call.ended().success());
@@ -142,6 +143,19 @@ fn a_sigterm_waits_for_the_append_that_is_under_way(server: &dyn Server) {
 }
 
 impl Scene<'_> {
+    /// Waits until the manager has heard a renewal of `name`, which holds its shards as long as it sends them.
+    fn renewed(&self, name: &str) {
+        let mut least = u64::MAX;
+        wait_for(&format!("a renewal of {name}"), || {
+            let status = self.place.status(&self.address)?;
+            let row = status["executors"].as_array()?.iter().find(|row| row["name"] == name)?;
+            let left = row["lease_remaining_ms"].as_u64()?;
+            let renewed = left > least;
+            least = left;
+            renewed.then_some(())
+        });
+    }
+
     /// What the counter says.
     fn value(&self) -> u64 {
         self.place.invoke(&self.address, "counter/a", "get")["payload"]["value"].as_u64().unwrap()
