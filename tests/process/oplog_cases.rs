@@ -125,13 +125,14 @@ fn a_sigterm_waits_for_the_append_that_is_under_way(server: &dyn Server) {
     assert!(output.status.success(), "{}", text(&output.stderr));
     wait_for("the first one to have everything", || (scene.answered_by() == "first").then_some(()));
     let before = scene.value();
-    let output = scene.place.manager(&["undrain", "second", "--manager", &scene.address]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
     let mut call = scene.held();
     scene.first.terminate();
     scene.first.logged("sweeping", "agents");
     scene.renewed("first");
     assert!(call.is_running() && scene.first.is_running(), "it waits for its append");
+    // Not before: it would take the agent over for balance.
+    let output = scene.place.manager(&["undrain", "second", "--manager", &scene.address]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
     scene.proxy.set(Relay::Pass);
     assert!(call.ended().success());
     let last = call.said();
