@@ -83,9 +83,9 @@ zombie: tools ## freeze executors in mid-append, 200 times on each store, and ch
 	$(CARGO) build --locked --bins --example zombie
 	target/debug/examples/zombie --rounds $(ROUNDS)
 
-mutants: ## break the model one expression at a time; every survivor is a missing test
+mutants: tools ## break the deciding code one expression at a time; every survivor is a missing test; PACKAGE=model, actors or persistence for one
 	@$(CARGO) mutants --version >/dev/null 2>&1 || $(CARGO) install cargo-mutants --locked
-	$(CARGO) mutants --package leasehold-model --test-tool nextest --output target
+	scripts/mutants.sh $(PACKAGE)
 
 MODEL = $(CARGO) run --locked --quiet --profile model --package leasehold-model-check
 

@@ -37,25 +37,34 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 pub struct Process {
     child: Child,
     log: PathBuf,
+    /// What it says on its standard output.
+    output: PathBuf,
 }
 
 impl Process {
     fn start(binary: &str, name: &str, folder: &Path, args: &[&str]) -> Self {
         let log = folder.join(format!("{name}-{}.log", fs::read_dir(folder).unwrap().count()));
+        let output = log.with_extension("out");
         let child = Command::new(binary)
             .args(["--log-format", "json", "--log", "info"])
             .args(args)
             .current_dir(folder)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(File::create(&output).unwrap())
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Self { child, log }
+        Self { child, log, output }
     }
 
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// The JSON that it has said on its standard output.
+    pub fn said(&self) -> Value {
+        let said = fs::read_to_string(&self.output).unwrap();
+        serde_json::from_str(&said).unwrap_or_else(|why| panic!("{why}: {said}\n{}", self.log()))
     }
 
     /// The value of `field` in the first log line with this message.
