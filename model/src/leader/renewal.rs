@@ -50,7 +50,7 @@ impl Leader {
                 .all(|(shard, epoch)| claim.shards.epoch_of(shard).is_some_and(|claimed| claimed <= epoch))
                 && claim.shards.iter().all(|(shard, _)| told(shard))
         } else {
-            let follows_soon = claim.manager != self.manager && standing.reached;
+            let follows_soon = claim.manager != self.manager && standing.follows_soon;
             follows_soon || !standing.lags(now, self.settings.lag_after())
         };
         if !fits {
