@@ -9,6 +9,7 @@ use leasehold_actors::manager::{
 use leasehold_model::lease::Allowance;
 use leasehold_model::{Address, Ttl, election};
 use leasehold_persistence::election::MemoryElections;
+use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -41,7 +42,7 @@ async fn leading(
             with: Surroundings {
                 links: Arc::new(Network::default()),
                 clock: Arc::new(GranterClock),
-                metrics: ManagerMetrics::default(),
+                metrics: ManagerMetrics::register(&mut Registry::default()),
             },
             stage: Stage::on_this_thread(),
             leader_patience,
