@@ -109,10 +109,14 @@ impl ExecutorProcess {
     /// gives its shards back first: renewing what nobody can call would keep them from everybody.
     pub async fn ended(&self) -> holder::Exit {
         let (mut exit, mut unreachable) = (self.exit.clone(), self.unreachable.subscribe());
+        let lost = async move {
+            let lost = unreachable.wait_for(Option::is_some).await;
+            lost.map(|why| why.clone().unwrap_or_default())
+        };
         tokio::select! {
             end = exit.ended() => end,
             // Its sender lives as long as `self`.
-            Ok(why) = async { unreachable.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default()) } => {
+            Ok(why) = lost => {
                 self.draining.begin();
                 self.lease_holder.do_send(Shutdown);
                 self.exit.clone().ended().await;
