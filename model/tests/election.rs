@@ -250,6 +250,25 @@ fn callers_are_sent_to_the_leader_and_never_to_oneself() {
     assert!(out.contains(&follow(3)), "{out:?}");
 }
 
+/// Without the store's majority nobody hears who leads: a leader that nobody has seen for a lease is named no longer.
+#[test]
+fn a_leader_that_was_observed_a_lease_ago_is_named_no_longer_while_the_store_says_nothing() {
+    let follow = |id: i64| Effect::Follow(Some(place(id).address));
+    let fails = |bench: &mut Bench, ms| bench.step(ms, Event::Observed(Err("no leader".into())));
+    let mut bench = Bench::candidate(TTL_MS);
+    assert!(bench.step(300, Event::Observed(Ok(Some(place(2))))).contains(&follow(2)));
+    // Heard again in between: it begins anew.
+    assert_eq!(fails(&mut bench, 1_000), []);
+    assert_eq!(bench.step(1_050, Event::Timer), [Effect::Observe(Some(place(2)))]);
+    bench.step(1_100, Event::Observed(Ok(Some(place(3)))));
+    assert_eq!(fails(&mut bench, 2_000), []);
+    let told = |bench: &mut Bench, ms| bench.step(ms, Event::Timer).contains(&Effect::Follow(None));
+    assert!(!told(&mut bench, 2_000 + TTL_MS - 1), "it may lead still");
+    assert!(told(&mut bench, 2_000 + TTL_MS), "by its timer alone");
+    let heard = bench.step(3_000 + TTL_MS, Event::Observed(Ok(Some(place(3)))));
+    assert!(heard.contains(&follow(3)), "{heard:?}");
+}
+
 /// A leadership that ended by itself (another process wrote, the state could not be read) is left, and stood for again.
 #[test]
 fn a_leadership_that_ends_by_itself_is_resigned() {

@@ -77,6 +77,9 @@ pub enum Error {
     /// The transport gave up.
     #[error("serving: {0}")]
     Transport(#[from] tonic::transport::Error),
+    /// No connection comes in any more, and nobody asked for the end: the listener is dead.
+    #[error("nothing can connect any more: the listener is closed")]
+    ListenerDead,
 }
 
 /// Serves a manager on `listener` until `shutdown`.

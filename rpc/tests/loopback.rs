@@ -474,3 +474,17 @@ async fn a_server_and_a_client_meet_over_any_kind_of_stream() {
     let client = ManagerClient::new(dialer.dial(&Address::new("manager-1:7001").unwrap()));
     assert_eq!(client.renew(renewal()).await, Ok(grant()));
 }
+
+/// Its listening ends without its being told: a server that goes on without one would look alive and be out of reach.
+#[tokio::test]
+async fn a_server_whose_listener_is_dead_ends_and_says_so() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().into_std().unwrap();
+    let same = std::net::TcpStream::from(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+    let api: Arc<dyn ManagerApi> = Fake::open();
+    let server = leasehold_rpc::server::serve_manager(listener, api, Limits::default(), std::future::pending());
+    let kill = async { same.shutdown(std::net::Shutdown::Both).unwrap() };
+    let served = async { tokio::time::timeout(Duration::from_secs(30), server).await.expect("it ends") };
+    let (served, ()) = tokio::join!(served, kill);
+    assert!(matches!(served, Err(leasehold_rpc::server::Error::ListenerDead)), "{served:?}");
+}

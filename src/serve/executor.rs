@@ -1,7 +1,7 @@
 //! An executor process: ports, oplog store, actors; the lease on a thread of its own.
 
 use super::archive::{self, Layers};
-use super::manager::{serve, told};
+use super::manager::{serve, serve_or_tell, told};
 use super::{bind, limits, store_url};
 use crate::bridge::{Bridge, BridgeSettings};
 use crate::cli::{Exit, Failure};
@@ -53,6 +53,8 @@ pub struct ExecutorProcess {
     lease_holder: Addr<LeaseHolder>,
     exit: ExitWatch,
     draining: Draining,
+    /// Why it cannot be called any more.
+    unreachable: watch::Sender<Option<String>>,
     stop: watch::Sender<bool>,
     servers: Vec<JoinHandle<()>>,
 }
@@ -92,17 +94,35 @@ impl ExecutorProcess {
         let routes = http::operations(Operations { not_ready: not_ready(&front), registry });
         let apis = (Arc::clone(&front) as Arc<dyn ExecutorApi>, front as Arc<dyn InvokeApi>);
         let connections = config.limits.connections as usize;
+        let unreachable = watch::Sender::new(None);
+        let tell = unreachable.clone();
+        let calls = serve_executor(grpc_listener, apis, limits(&config.limits), told(stopping.clone()));
         let servers = vec![
-            serve("gRPC", serve_executor(grpc_listener, apis, limits(&config.limits), told(stopping.clone()))),
+            serve_or_tell("gRPC", calls, move |why| drop(tell.send_replace(Some(why)))),
             serve("HTTP", http::serve(http_listener, routes, connections, told(stopping))),
         ];
         tracing::info!(executor = %name, %grpc, %http, "serving");
-        Ok(Self { name, grpc, http, lease_holder, exit, draining, stop, servers })
+        Ok(Self { name, grpc, http, lease_holder, exit, draining, unreachable, stop, servers })
     }
 
-    /// How the executor ended by itself: it could not register, was superseded, or lost an actor.
+    /// How the executor ended by itself: it could not register, was superseded, lost an actor, or its gRPC listener died. Then it
+    /// gives its shards back first: renewing what nobody can call would keep them from everybody.
     pub async fn ended(&self) -> holder::Exit {
-        self.exit.clone().ended().await
+        let (mut exit, mut unreachable) = (self.exit.clone(), self.unreachable.subscribe());
+        let lost = async move {
+            let lost = unreachable.wait_for(Option::is_some).await;
+            lost.map(|why| why.clone().unwrap_or_default())
+        };
+        tokio::select! {
+            end = exit.ended() => end,
+            // Its sender lives as long as `self`.
+            Ok(why) = lost => {
+                self.draining.begin();
+                self.lease_holder.do_send(Shutdown);
+                self.exit.clone().ended().await;
+                holder::Exit { code: 1, why: format!("{why}; its shards were given back") }
+            }
+        }
     }
 
     /// R37: admits nothing new, lets running invocations finish within the grace, deregisters, closes the ports. Safe to drop:

@@ -43,6 +43,8 @@ pub struct ManagerProcess {
     /// The way to its actors.
     pub handle: ManagerHandle,
     ended: watch::Receiver<Option<LeadershipEnd>>,
+    /// Why it cannot be called any more.
+    unreachable: watch::Sender<Option<String>>,
     stop: watch::Sender<bool>,
     servers: Vec<JoinHandle<()>>,
 }
@@ -94,21 +96,29 @@ impl ManagerProcess {
         let (stop, stopping) = watch::channel(false);
         let not_ready = not_ready(ended.clone());
         let routes = http::operations(Operations { not_ready, registry });
+        let calls =
+            serve_manager(grpc_listener, Arc::new(handle.clone()), limits(&config.limits), told(stopping.clone()));
+        let unreachable = watch::Sender::new(None);
+        let tell = unreachable.clone();
         let servers = vec![
-            serve(
-                "gRPC",
-                serve_manager(grpc_listener, Arc::new(handle.clone()), limits(&config.limits), told(stopping.clone())),
-            ),
+            serve_or_tell("gRPC", calls, move |why| drop(tell.send_replace(Some(why)))),
             serve("HTTP", http::serve(http_listener, routes, config.limits.connections as usize, told(stopping))),
         ];
         tracing::info!(%grpc, %http, "serving");
-        Ok(Self { grpc, http, handle, ended, stop, servers })
+        Ok(Self { grpc, http, handle, ended, unreachable, stop, servers })
     }
 
-    /// Why the leadership ended, once it has.
+    /// Why the leadership ended, once it has, or why nobody can call this process any more.
     pub async fn ended(&self) -> LeadershipEnd {
-        let mut ended = self.ended.clone();
-        match ended.wait_for(Option::is_some).await {
+        let (mut ended, mut unreachable) = (self.ended.clone(), self.unreachable.subscribe());
+        let ended = tokio::select! {
+            ended = ended.wait_for(Option::is_some) => ended,
+            // Its sender lives as long as `self`.
+            Ok(why) = unreachable.wait_for(Option::is_some) => {
+                return LeadershipEnd::Lost(why.clone().unwrap_or_default());
+            }
+        };
+        match ended {
             Ok(end) => end.clone().unwrap_or(LeadershipEnd::Stopped),
             Err(_) => LeadershipEnd::Lost("the leader is gone".to_owned()),
         }
@@ -141,14 +151,24 @@ pub(crate) async fn told(mut stopping: watch::Receiver<bool>) {
     drop(stopping.wait_for(|stop| *stop).await);
 }
 
+/// Runs a server on the workers; its failure is logged with its name, and `lost` is told.
+pub(crate) fn serve_or_tell<E: std::fmt::Display>(
+    name: &'static str,
+    server: impl Future<Output = Result<(), E>> + Send + 'static,
+    lost: impl FnOnce(String) + Send + 'static,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "{name} is not served any more");
+            lost(format!("{name} is not served any more: {error}"));
+        }
+    })
+}
+
 /// Runs a server on the workers; its failure is logged with its name.
 pub(crate) fn serve<E: std::fmt::Display>(
     name: &'static str,
     server: impl Future<Output = Result<(), E>> + Send + 'static,
 ) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "{name} is not served any more");
-        }
-    })
+    serve_or_tell(name, server, drop)
 }

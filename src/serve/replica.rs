@@ -4,15 +4,15 @@
 //! leader's), or all the time (`redirect`: a standby answers `NOT_LEADER`).
 
 use super::door::Door;
-use super::manager::{Dialed, LAST_WRITE, serve, settings, store_failure, told};
+use super::manager::{Dialed, LAST_WRITE, serve, serve_or_tell, settings, store_failure, told};
 use super::{bind, limits};
 use crate::cli::{Exit, Failure};
 use crate::http::{self, Operations};
-use actix::{Actor, Addr};
+use actix::Addr;
 use leasehold_actors::clock::{GranterClock, HolderClock};
 use leasehold_actors::manager::{
-    Election, ElectionEnd, ElectionMetrics, ElectionParts, ManagerFront, ManagerMetrics, Standing, StopElection,
-    Surroundings,
+    Election, ElectionEnd, ElectionMetrics, ElectionParts, ManagerFront, ManagerMetrics, Stage, Standing, StopElection,
+    Surroundings, elect_on_own_thread,
 };
 use leasehold_config::{EtcdAccess, Leadership, ManagerConfig, StandbyGrpc};
 use leasehold_model::{Ttl, election};
@@ -96,7 +96,8 @@ async fn connect(config: &ManagerConfig, access: &EtcdAccess) -> Result<EtcdConn
 }
 
 impl ReplicaProcess {
-    /// Binds, connects, and stands for leadership. Actors run on the current `LocalSet`, servers on the runtime's workers.
+    /// Binds, connects, and stands for leadership. The election runs on a thread of its own, a leadership's actors on the current
+    /// `LocalSet`, servers on the runtime's workers.
     ///
     /// # Errors
     /// A port in use (1), credentials that etcd refuses or files that cannot be read (78): each with what to do.
@@ -112,8 +113,12 @@ impl ReplicaProcess {
         let mut manager = settings(config);
         // Longer than its own lease no leadership waits for its store.
         manager.store_patience = leadership.lease_ttl;
+        // R45: a connection of its own, driven by the election's own thread.
+        let electing = EtcdConnection::lazy(connection.options().clone());
+        let electing = electing.map_err(|error| store_failure(config, &error))?;
+        let elections = EtcdElections::new(electing, config.cluster.clone()).storing_by(connection);
         let parts = ElectionParts {
-            elections: Arc::new(EtcdElections::new(connection, config.cluster.clone())) as Arc<dyn Elections>,
+            elections: Arc::new(elections) as Arc<dyn Elections>,
             election: election::Settings { ttl, allowance: config.lease.allowance },
             call_deadline: leadership.etcd.request_timeout,
             address,
@@ -124,9 +129,14 @@ impl ReplicaProcess {
                 clock: Arc::new(GranterClock),
                 metrics: ManagerMetrics::register(&mut registry),
             },
+            stage: Stage::on_this_thread(),
+            // As long as a successor would have waited for the lease of one that is dead.
+            leader_patience: leadership.lease_ttl,
             metrics: ElectionMetrics::register(&mut registry, Arc::new(HolderClock)),
         };
-        let (actor, standing, ended) = Election::new(parts);
+        let elected = elect_on_own_thread(parts);
+        let (election, standing, ended) = elected
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot start the election's thread: {error}")))?;
         let (stop, stopping) = watch::channel(false);
         let (signs, unreachable) = (Arc::<Signs>::default(), watch::Sender::new(None));
         tokio::spawn(introduce(standing.clone(), Arc::clone(&signs)));
@@ -137,7 +147,10 @@ impl ReplicaProcess {
         let grpc_served = match leadership.standby_grpc {
             StandbyGrpc::Redirect => {
                 let limits = limits(&config.limits);
-                serve("gRPC", serve_manager(grpc_listener, Arc::new(front), limits, told(stopping.clone())))
+                let calls = serve_manager(grpc_listener, Arc::new(front), limits, told(stopping.clone()));
+                let unreachable = unreachable.clone();
+                let lost = move |why| drop(unreachable.send_replace(Some(Failure::new(Exit::Failed, why))));
+                serve_or_tell("gRPC", calls, lost)
             }
             StandbyGrpc::Closed => {
                 drop(grpc_listener);
@@ -150,7 +163,7 @@ impl ReplicaProcess {
         let http_served = serve("HTTP", http::serve(http_listener, routes, connections, told(stopping)));
         let servers = vec![grpc_served, http_served];
         tracing::info!(%grpc, %http, "serving");
-        Ok(Self { grpc, http, election: actor.start(), ended, unreachable, signs, stop, servers })
+        Ok(Self { grpc, http, election, ended, unreachable, signs, stop, servers })
     }
 
     /// Why it can never lead, or not be reached where it does, once that is known.

@@ -1,8 +1,12 @@
 //! `Election`: one manager process's life as standby and leader, again and again, until it is told to stop.
 //!
-//! Spawned by the process (distributed mode), one per process. Turns answers of the store into events of `leasehold_model::election` and
+//! Spawned by the process (distributed mode), one per process, on a thread of its own ([`elect_on_own_thread`]): what the leader and the network
+//! side work on delays no keepalive (R45). The actors of a leadership run where [`Stage`] says. Turns answers of the store into events of `leasehold_model::election` and
 //! performs its effects: calls to [`Elections`], and the rise and fall of a leadership, whose actors are fresh each time
 //! ([`super::start`], a new `ManagerId`). It touches no shard state. What it knows it publishes as [`Standing`]; its end as [`ElectionEnd`].
+//!
+//! A leader that answers nobody must not be kept in office by a thread that is well: with each keepalive it is asked whether it is there, and
+//! one that has not answered for `leader_patience` is given up.
 //!
 //! Limits: one call of each kind under way, each bounded by `call_deadline`, but the observation of the leader, which waits. When it
 //! stops for whatever reason, the [`Gate`] of its leadership is closed; if it merely stood still, the gate would close by the clock.
@@ -11,7 +15,7 @@ use super::election_metrics::ElectionMetrics;
 use super::front::{Leadership, Standing};
 use super::gate::{Gate, GatedLinks};
 use super::handle::ManagerHandle;
-use super::{LeadershipEnd, Running, Settings, Surroundings, start};
+use super::{LeadershipEnd, Running, Settings, Stage, Surroundings};
 use crate::clock::SharedClock;
 use crate::planted::{self, Bug};
 use actix::prelude::*;
@@ -54,6 +58,10 @@ pub struct ElectionParts {
     pub manager: Settings,
     /// Of each leadership.
     pub with: Surroundings,
+    /// Where its actors run.
+    pub stage: Stage,
+    /// For how long a leader may answer nothing before it is given up.
+    pub leader_patience: Duration,
     /// Counters.
     pub metrics: ElectionMetrics,
 }
@@ -68,6 +76,8 @@ struct Reign {
     starting: SpawnHandle,
     /// It is being taken down.
     ending: bool,
+    /// Its leader is being asked whether it is there.
+    asked: bool,
 }
 
 /// The actor; see the module.
@@ -123,6 +133,7 @@ impl Election {
                 self.ask(enlist, move |kept| (None, Event::Enlisted(id, kept)), ctx);
             }
             Effect::KeepAlive(id) => {
+                self.ask_leader(ctx);
                 let deadline = self.parts.call_deadline;
                 let keep_alive = async move { bounded(deadline, elections.keep_alive(id)).await };
                 let clock = Arc::clone(&self.parts.clock);
@@ -197,10 +208,11 @@ impl Election {
         let mut with = self.parts.with.clone();
         with.links = Arc::new(GatedLinks { links: with.links, gate: gate.clone() });
         let (settings, ttl) = (self.parts.manager.clone(), self.parts.election.ttl.as_duration());
+        let stage = self.parts.stage.clone();
         // Longer than its lease nobody needs to try.
         let started = async move {
             let late = |_| Err(StoreError::Unavailable(format!("the state was not loaded within {ttl:?}")));
-            timeout(ttl, start(settings, store, with)).await.unwrap_or_else(late)
+            timeout(ttl, stage.start(settings, store, with)).await.unwrap_or_else(late)
         };
         let starting = ctx.spawn(started.into_actor(self).map(move |started, actor, ctx| match started {
             Ok(running) => actor.reigns(running, ctx),
@@ -212,7 +224,7 @@ impl Election {
                 }
             }
         }));
-        self.reign = Some(Reign { id, gate, handle: None, starting, ending: false });
+        self.reign = Some(Reign { id, gate, handle: None, starting, ending: false, asked: false });
     }
 
     fn reigns(&mut self, Running { handle, mut ended }: Running, ctx: &mut Context<Self>) {
@@ -236,6 +248,25 @@ impl Election {
         self.parts.metrics.changed("gained");
         tracing::info!(candidacy = %id, "this process leads");
         self.publish();
+    }
+
+    /// Gives the leadership up if its leader does not say that it is there.
+    fn ask_leader(&mut self, ctx: &mut Context<Self>) {
+        let patience = self.parts.leader_patience;
+        let Some(reign) = self.reign.as_mut().filter(|reign| !reign.asked && !reign.ending) else { return };
+        let Some(handle) = reign.handle.clone() else { return };
+        reign.asked = true;
+        let id = reign.id;
+        let asked = async move { timeout(patience, handle.is_there()).await.map_err(|_| handle) };
+        ctx.spawn(asked.into_actor(self).map(move |answered, actor, ctx| {
+            let Some(reign) = actor.reign.as_mut().filter(|reign| reign.id == id) else { return };
+            reign.asked = false;
+            if let Err(handle) = answered {
+                let why = format!("its leader has answered nothing for {patience:?}");
+                handle.abandon(why.clone());
+                actor.reign_ended(id, why, ctx);
+            }
+        }));
     }
 
     /// From here on nothing of the leadership answers or pushes; then its actors end.
@@ -353,4 +384,27 @@ impl Handler<StopElection> for Election {
     fn handle(&mut self, _: StopElection, ctx: &mut Self::Context) {
         self.step(Event::Stop, ctx);
     }
+}
+
+/// Runs an [`Election`] on a thread and a runtime of its own, so that nothing that this process works on delays its keepalive (R45).
+///
+/// # Errors
+/// The system gives no thread.
+pub fn elect_on_own_thread(
+    parts: ElectionParts,
+) -> std::io::Result<(Addr<Election>, watch::Receiver<Standing>, watch::Receiver<Option<ElectionEnd>>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (started, begun) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new().name("election".to_owned()).spawn(move || {
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let (election, standing, end) = Election::new(parts);
+            let mut ended = end.clone();
+            // Nobody waits only if the caller was torn down meanwhile.
+            let _ = started.send((election.start(), standing, end));
+            // An error means that it is gone without a word, which those who watch it are told.
+            let _ = ended.wait_for(Option::is_some).await;
+        });
+    })?;
+    begun.recv().map_err(|_| std::io::Error::other("the election's thread ended before it began"))
 }

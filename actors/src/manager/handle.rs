@@ -1,6 +1,6 @@
 //! The network side's way to the `Leader`: bounds what may wait, asks, and answers.
 
-use super::leader::{Abandon, AskStatus, Deregister, Explain, Leader, Register, Renew, SetDraining, Stop};
+use super::leader::{Abandon, AreYouThere, AskStatus, Deregister, Explain, Leader, Register, Renew, SetDraining, Stop};
 use actix::prelude::*;
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -39,6 +39,12 @@ impl ManagerHandle {
     #[must_use]
     pub fn published(&self) -> Arc<Published> {
         Arc::clone(&self.published.borrow())
+    }
+
+    /// Waits until the leader has answered, behind what waits for it already, or is over.
+    pub(super) async fn is_there(&self) {
+        // An error means that it has stopped, which its end tells.
+        let _ = self.leader.send(AreYouThere).await;
     }
 
     /// Ends the leadership once no write is in flight.

@@ -78,6 +78,11 @@ pub struct AskStatus;
 #[rtype(result = "Result<ShardExplanation, Refusal>")]
 pub struct Explain(pub ShardId);
 
+/// Answered, in its turn, by a leader that works.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct AreYouThere;
+
 /// The process is going to exit: answered when no write is in flight. Nothing is granted from then on.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -450,6 +455,11 @@ impl Handler<PushAnswered> for Leader {
     fn handle(&mut self, PushAnswered { executor, claim }: PushAnswered, ctx: &mut Self::Context) {
         self.step(Event::PushAnswered { executor, claim }, ctx);
     }
+}
+
+impl Handler<AreYouThere> for Leader {
+    type Result = ();
+    fn handle(&mut self, _: AreYouThere, _: &mut Self::Context) {}
 }
 
 impl Handler<Stop> for Leader {

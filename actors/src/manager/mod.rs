@@ -14,8 +14,9 @@ mod handle;
 mod leader;
 mod metrics;
 mod persistence;
+mod stage;
 
-pub use election::{Election, ElectionEnd, ElectionParts, NewElection, StopElection};
+pub use election::{Election, ElectionEnd, ElectionParts, NewElection, StopElection, elect_on_own_thread};
 pub use election_metrics::ElectionMetrics;
 pub use executor_session::ExecutorSession;
 pub use front::{Leadership, ManagerFront, Standing};
@@ -24,6 +25,7 @@ pub use handle::{ExecutorLinks, ManagerHandle};
 pub use leader::{Leader, LeadershipEnd, Stop};
 pub use metrics::ManagerMetrics;
 pub use persistence::Persistence;
+pub use stage::Stage;
 
 use crate::clock::SharedClock;
 use actix::{Actor, Addr, Context};

@@ -7,6 +7,7 @@ mod delivery;
 mod election;
 mod election_faults;
 mod managers;
+mod own_thread;
 mod standing_still;
 mod store;
 mod supervision;

@@ -4,7 +4,7 @@ use crate::world::{Network, Scripted, settings};
 use actix::{Actor, Addr};
 use leasehold_actors::clock::VirtualClock;
 use leasehold_actors::manager::{
-    Election, ElectionEnd, ElectionMetrics, ElectionParts, ManagerFront, ManagerMetrics, Standing, StopElection,
+    Election, ElectionEnd, ElectionMetrics, ElectionParts, ManagerFront, ManagerMetrics, Stage, Standing, StopElection,
     Surroundings,
 };
 use leasehold_model::election;
@@ -49,6 +49,8 @@ impl Manager {
                 clock: Arc::new(VirtualClock::start()),
                 metrics: ManagerMetrics::register(&mut registry),
             },
+            stage: Stage::beside_the_election(),
+            leader_patience: TTL,
             metrics: ElectionMetrics::register(&mut registry, Arc::new(clock.clone())),
         };
         let (actor, standing, ended) = Election::new(parts);

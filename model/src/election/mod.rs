@@ -112,6 +112,8 @@ pub struct Election {
     failures: u32,
     observe: Repeat,
     observe_failures: u32,
+    /// Since when nothing was observed, while observations fail.
+    blind_since: Option<Tick>,
     leader: Option<Leading>,
     /// The newest candidacy of this process.
     own: Option<CandidacyId>,
@@ -130,6 +132,7 @@ impl Election {
             failures: 0,
             observe: Repeat::Due(now),
             observe_failures: 0,
+            blind_since: None,
             leader: None,
             own: None,
             followed: None,
@@ -160,6 +163,7 @@ impl Election {
             Event::Stop => self.stop(now, out),
         }
         self.expire(now, out);
+        self.forget_leader(now);
         self.begin_what_is_due(now, out);
         self.follow(out);
         self.arm(out);
@@ -272,12 +276,14 @@ impl Election {
             Ok(leader) => leader,
             Err(why) => {
                 self.observe_failures = self.observe_failures.saturating_add(1);
+                self.blind_since.get_or_insert(now);
                 self.observe = Repeat::Due(now.plus(pause(self.observe_failures)));
                 out.push(Effect::Note(Note::Failed(Call::Observe, why)));
                 return;
             }
         };
         self.observe_failures = 0;
+        self.blind_since = None;
         self.observe = Repeat::Due(now);
         self.leader.clone_from(&leader);
         let Stage::In(member) = &mut self.stage else { return };
@@ -290,6 +296,24 @@ impl Election {
             }
             (Role::Leading, None) => self.lose(now, "its key is gone from the store".to_owned(), out),
             (Role::Candidate, None) | (Role::Leading, Some(_)) | (Role::TakingDown, _) => {}
+        }
+    }
+
+    /// When the leader that was observed last is known to be one no longer: a lease after the store was last heard, it either has the
+    /// store's ear, which this process has not, or no lease.
+    fn leader_known_until(&self) -> Option<Tick> {
+        let granted = match &self.stage {
+            Stage::In(member) => member.ttl,
+            Stage::Out { .. } | Stage::Joining { .. } | Stage::Leaving { .. } | Stage::Stopped => self.settings.ttl,
+        };
+        let since = self.blind_since.filter(|_| self.leader.is_some())?;
+        Some(since.plus(granted.as_duration()))
+    }
+
+    /// Nobody is sent for ever to a leader that nobody has seen for a lease.
+    fn forget_leader(&mut self, now: Tick) {
+        if self.leader_known_until().is_some_and(|until| until <= now) {
+            self.leader = None;
         }
     }
 
@@ -427,7 +451,8 @@ impl Election {
             Stage::Leaving { attempt, .. } => [attempt.at(), None, None],
             Stage::Joining { .. } | Stage::Stopped => [None, None, None],
         };
-        let earliest = stage.into_iter().flatten().chain(self.observe.at()).min();
+        let known_until = self.leader_known_until().filter(|_| !self.stopping);
+        let earliest = stage.into_iter().flatten().chain(self.observe.at()).chain(known_until).min();
         if let Some(at) = earliest
             && self.armed != Some(at)
         {

@@ -436,6 +436,7 @@ impl Leader {
         let Some(purpose) = self.batches.remove(&batch) else { return };
         match result {
             Ok(committed) => {
+                self.pass.refused = None;
                 self.adopt(now, &committed, out);
                 self.after_commit(now, purpose, &committed.results, out);
             }
@@ -479,6 +480,8 @@ impl Leader {
     fn after_failure(&mut self, now: Tick, purpose: Purpose, why: String, out: &mut Vec<Effect>) {
         match purpose {
             Purpose::Register(request, _) | Purpose::Answer(request) => {
+                // Who asked was told that it was not done, and repeats it; the manager must not.
+                self.pass.refused = Some((now, why.clone()));
                 Self::refuse(request, Refusal::StoreUnavailable { why }, out);
             }
             Purpose::Reap(ids) => {

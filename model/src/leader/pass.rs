@@ -28,6 +28,8 @@ pub(super) struct Pass {
     floors: BTreeMap<ShardId, ShardEpoch>,
     /// What the store said when the last pass failed; `None` when it did not.
     pub trouble: Option<String>,
+    /// What the store said when it last refused a write that somebody had asked for, and when; `None` once it took one.
+    pub refused: Option<(Tick, String)>,
 }
 
 impl Pass {

@@ -36,14 +36,22 @@ impl Leader {
     }
 
     /// R15: pushes to it are not landing. It claims something other than its newest set, or has long not applied that.
+    ///
+    /// Two claims look like it and are not. A shard that it lost and was given anew while the last agents of its older epoch stop is claimed at
+    /// that epoch (R29). And one that has answered a push applies nothing before it is granted a lease by who pushes (R18): until then
+    /// its claim names the manager before.
     fn note_mismatch(&self, now: Tick, id: ExecutorId, claim: &Claim, out: &mut Vec<Effect>) {
         let Some(standing) = self.standings.get(&id) else { return };
         let fits = if claim.manager == self.manager && claim.applied >= standing.changed {
             let told = |shard| standing.set.contains(shard) || standing.releasing.contains_key(&shard);
-            standing.set.iter().all(|(shard, epoch)| claim.shards.epoch_of(shard) == Some(epoch))
+            standing
+                .set
+                .iter()
+                .all(|(shard, epoch)| claim.shards.epoch_of(shard).is_some_and(|claimed| claimed <= epoch))
                 && claim.shards.iter().all(|(shard, _)| told(shard))
         } else {
-            !standing.lags(now, self.settings.lag_after())
+            let follows_soon = claim.manager != self.manager && standing.follows_soon;
+            follows_soon || !standing.lags(now, self.settings.lag_after())
         };
         if !fits {
             out.push(Effect::Note(Note::ClaimMismatch(id)));

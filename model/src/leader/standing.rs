@@ -20,6 +20,8 @@ pub(super) struct Standing {
     pub unheard: Option<(GrantSeq, Tick)>,
     /// When it last said anything; `None` until it did under this leadership.
     pub heard_at: Option<Tick>,
+    /// Whether its last answer to a push said that it follows another manager: it is going to renew, and follow this one.
+    pub follows_soon: bool,
     /// What it owns, as committed.
     pub set: Holdings,
     /// The revision at which `set` last changed.
@@ -49,6 +51,7 @@ impl Standing {
             granted: GrantSeq(0),
             unheard: None,
             heard_at: None,
+            follows_soon: false,
             set: Holdings::default(),
             changed: Revision(0),
             lagging_since: None,
@@ -174,6 +177,10 @@ impl Leader {
         claim: Option<&Claim>,
         out: &mut Vec<Effect>,
     ) {
+        let manager = self.manager;
+        if let Some(standing) = self.standings.get_mut(&executor) {
+            standing.follows_soon = claim.is_some_and(|claim| claim.manager != manager);
+        }
         if claim.is_some_and(|claim| self.hear_claim(now, executor, claim, out)) {
             self.want_pass(now, out);
         }

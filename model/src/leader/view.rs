@@ -71,6 +71,9 @@ fn oplogs_fail(name: impl fmt::Display, condition: Condition) -> String {
     )
 }
 
+/// How long a refused write is shown if none was made since: nobody writes just to see whether the store takes writes again.
+const REFUSED_SHOWN: Duration = Duration::from_secs(60);
+
 /// Orders troubles, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
@@ -146,6 +149,15 @@ impl Leader {
         let store =
             self.pass.trouble.iter().map(|why| (Severity::Store, format!("the store does not take writes: {why}")));
         let mut troubles: Vec<(Severity, String)> = store.collect();
+        if let (None, Some((at, why))) = (&self.pass.trouble, &self.pass.refused)
+            && now.since(*at) < REFUSED_SHOWN
+        {
+            let ms = millis(now.since(*at));
+            troubles.push((
+                Severity::Store,
+                format!("the store did not take a write {ms} ms ago: {why}; whoever asked for it was told"),
+            ));
+        }
         let half_ms = millis(self.settings.lease.as_duration() / 2);
         for executor in executors {
             let name = &executor.name;

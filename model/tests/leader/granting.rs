@@ -352,6 +352,40 @@ fn a_claim_is_a_mismatch_when_pushes_are_not_landing_and_only_then() {
     }
 }
 
+/// R15, R29: a shard that was lost and given anew is claimed at its older epoch until the last agent of that has stopped.
+#[test]
+fn a_shard_that_drains_at_the_epoch_before_it_was_regained_is_no_mismatch() {
+    let mut w = World::new(1);
+    w.register(1);
+    let before = w.up_to_date_claim(1);
+    let mut facts = w.facts(1, before.clone(), 1);
+    facts.epoch_floors = vec![(ShardId(0), before.shards.epoch_of(ShardId(0)).unwrap())];
+    w.renew_with(facts);
+    w.pass_time(Duration::from_secs(1));
+    let regained = w.up_to_date_claim(1);
+    assert!(regained.shards.epoch_of(ShardId(0)) > before.shards.epoch_of(ShardId(0)), "it was given anew");
+    let draining = Claim { applied: regained.applied, ..before };
+    w.renew_with(w.facts(1, draining, 1));
+    assert_eq!(w.noted(&Note::ClaimMismatch(executor(1))), 0);
+}
+
+/// R15, R18: after a change of leaders an executor is told by a push to renew, and applies nothing before it has.
+#[test]
+fn an_executor_that_answered_a_push_and_follows_the_leader_before_is_no_mismatch() {
+    for (answered, noted) in [(true, 0), (false, 1)] {
+        let mut w = World::new(6);
+        w.settle(&[1, 2]);
+        let foreign = Claim { manager: ManagerId::from_u128(77), ..w.up_to_date_claim(1) };
+        w.register(3);
+        if answered {
+            w.push_answered(1, foreign.clone());
+        }
+        w.now = w.now.plus(LEASE / 3);
+        w.renew_with(w.facts(1, foreign, 1));
+        assert_eq!(w.noted(&Note::ClaimMismatch(executor(1))), noted, "answered a push: {answered}");
+    }
+}
+
 /// R40: from a shard's present epoch up to the greatest floor; anything else is left alone.
 #[test]
 fn an_epoch_floor_counts_from_the_present_epoch_to_the_greatest_floor() {

@@ -182,6 +182,31 @@ fn with_everybody_silent_that_is_the_reason() {
     assert_eq!(why_unassigned(&w), "the next pass assigns it", "one that listens is enough");
 }
 
+/// Case 26: a write that an executor or an operator asked for, while no pass has anything to write.
+#[test]
+fn a_write_that_was_refused_is_shown_until_one_is_taken_or_for_a_minute() {
+    let refused = || {
+        let mut w = World::new(4);
+        w.settle(&[1]);
+        w.prompt = false;
+        w.drain("e1", true);
+        w.fail_next(CommitFailure::Unavailable("read-only".to_owned()));
+        assert!(
+            trouble(&w, "the store did not take a write 0 ms ago: read-only"),
+            "{:?}",
+            w.core.status(w.now).troubles
+        );
+        w
+    };
+    let mut w = refused();
+    w.drain("e1", true);
+    w.commit_next();
+    assert!(!trouble(&w, "read-only"), "it takes writes");
+    let mut w = refused();
+    w.now = w.now.plus(Duration::from_secs(60));
+    assert!(!trouble(&w, "read-only"), "nothing is known of it any more");
+}
+
 /// Never "unassigned" without a reason: case 5.
 #[test]
 fn a_store_that_takes_no_writes_is_the_reason() {

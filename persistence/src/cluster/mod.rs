@@ -159,6 +159,10 @@ pub trait ClusterStore: Send + Sync + 'static {
 
     /// Whether the write tagged `tag` is the last one stored. Asked only by its writer, before it writes anything else.
     ///
+    /// `false` is a promise: the write is not stored and never will be, whatever of it is still under way. A store that cannot see that by itself
+    /// (an answer that was lost, a transaction that its server still holds) fences the write off before it answers, or fails with
+    /// [`Error::Unavailable`] and is asked again.
+    ///
     /// # Errors
     /// As [`ClusterStore::load`]; `Unknown` is not an answer to this question.
     async fn outcome(&self, tag: u128) -> Result<bool, Error>;

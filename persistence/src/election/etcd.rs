@@ -32,6 +32,8 @@ const LISTEN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct EtcdElections {
     connection: EtcdConnection,
+    /// What leaderships write by.
+    storing: EtcdConnection,
     cluster: ClusterName,
 }
 
@@ -64,8 +66,14 @@ fn gone<T>(answer: Result<T, Failure>) -> Result<Kept<T>, Error> {
 impl EtcdElections {
     /// The election of `cluster`.
     #[must_use]
-    pub const fn new(connection: EtcdConnection, cluster: ClusterName) -> Self {
-        Self { connection, cluster }
+    pub fn new(connection: EtcdConnection, cluster: ClusterName) -> Self {
+        Self { storing: connection.clone(), connection, cluster }
+    }
+
+    /// Lets leaderships write by `storing`, so that no keepalive waits behind what they write.
+    #[must_use]
+    pub fn storing_by(self, storing: EtcdConnection) -> Self {
+        Self { storing, ..self }
     }
 
     fn queue(&self) -> String {
@@ -179,7 +187,7 @@ impl Elections for EtcdElections {
 
     fn store(&self, leading: &Leading) -> Arc<dyn ClusterStore> {
         let key = LeaderKey { key: self.place(leading.candidacy).into_bytes(), create_revision: leading.since };
-        Arc::new(EtcdClusterStore::new(self.connection.clone(), &self.cluster, key))
+        Arc::new(EtcdClusterStore::new(self.storing.clone(), &self.cluster, key))
     }
 
     async fn leave(&self, id: CandidacyId) -> Result<(), Error> {

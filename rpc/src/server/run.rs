@@ -82,7 +82,10 @@ impl Common {
                 })
         );
         tokio::select! {
-            ended = &mut serving => return Ok(ended?),
+            ended = &mut serving => {
+                ended?;
+                return Err(Error::ListenerDead);
+            }
             () = shutdown => {}
         }
         self.health.set_serving(false).await;
@@ -97,7 +100,10 @@ impl Common {
     }
 }
 
-/// Accepts for ever. A failure to accept is waited out, not passed on: the listener is still good.
+/// What the system says of a socket that does not listen (Linux: EBADF, EINVAL, ENOTSOCK). Waiting makes none better.
+const NOT_LISTENING: [i32; 3] = [9, 22, 88];
+
+/// Accepts for as long as the listener listens. Another failure to accept (too many open files) is waited out, not passed on.
 pub(super) fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send {
     futures::stream::unfold(listener, |listener| async {
         loop {
@@ -106,6 +112,10 @@ pub(super) fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<T
                     // A peer without it answers a lone client 40 ms late. A socket that refuses it is already closed.
                     let _ = socket.set_nodelay(true);
                     return Some((Ok(socket), listener));
+                }
+                Err(error) if error.raw_os_error().is_some_and(|code| NOT_LISTENING.contains(&code)) => {
+                    tracing::error!(%error, "the listener is dead");
+                    return None;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");

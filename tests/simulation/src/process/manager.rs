@@ -8,7 +8,7 @@ use crate::storage::{Connection, SimElections};
 use crate::world::{ALLOWANCE_PPM, ELECTION_TTL, LEASE, SHARDS};
 use actix::{Actor, Addr};
 use leasehold_actors::manager::{
-    Election, ElectionEnd, ElectionMetrics, ElectionParts, ManagerFront, ManagerMetrics, Settings, StopElection,
+    Election, ElectionEnd, ElectionMetrics, ElectionParts, ManagerFront, ManagerMetrics, Settings, Stage, StopElection,
     Surroundings,
 };
 use leasehold_model::lease::Allowance;
@@ -84,6 +84,8 @@ fn start(site: &Site, machine: &Machine) -> Started {
             clock: Arc::new(SleeplessClock(machine.clock.clone())),
             metrics: ManagerMetrics::register(&mut registry),
         },
+        stage: Stage::beside_the_election(),
+        leader_patience: ELECTION_TTL,
         metrics: ElectionMetrics::register(&mut registry, holder),
     };
     let (election, standing, ended) = Election::new(parts);
