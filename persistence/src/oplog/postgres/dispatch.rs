@@ -199,7 +199,7 @@ impl Carrier {
             }
         };
         let Some(kind) = batch.first().map(|job| Kind::of(&job.call)) else { return Round::Locked(batch) };
-        if let (Kind::Append, Some(gate)) = (kind, &self.settings().hold) {
+        if let (Kind::Append | Kind::AppendChunk, Some(gate)) = (kind, &self.settings().hold) {
             gate.pass().await;
         }
         let calls: Vec<_> = batch.iter().map(|job| &job.call).collect();

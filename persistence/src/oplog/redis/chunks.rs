@@ -76,6 +76,9 @@ impl ChunkStore for RedisOplogStore {
     async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error> {
         check_append(&stubs, &chunk)?;
         let (agent, writer) = (&stubs.agent, stubs.writer);
+        if let Some(gate) = &self.place.settings.hold {
+            gate.pass().await;
+        }
         let mut call = self.prepare(&scripts::APPENDING_CHUNK, agent, writer);
         call.key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order"));
         call.arg(stubs.expected.0).arg(stubs.end().0).arg(super::newest_snapshot(&stubs));
