@@ -44,25 +44,6 @@ macro_rules! layers {
             use crate::blob_places::Bucket;
             leasehold_persistence::oplog_store_conformance!(Archived::in_place($fixture, Bucket::new()));
         }
-
-        mod straight_to_the_list {
-            use super::*;
-            leasehold_persistence::oplog_store_conformance!(Archived::in_list($fixture).straight());
-        }
-
-        #[cfg(all(feature = "files", feature = "s3"))]
-        mod straight_to_files {
-            use super::*;
-            use crate::blob_places::Folder;
-            leasehold_persistence::oplog_store_conformance!(Archived::in_place($fixture, Folder::new()).straight());
-        }
-
-        #[cfg(all(feature = "files", feature = "s3"))]
-        mod straight_to_s3 {
-            use super::*;
-            use crate::blob_places::Bucket;
-            leasehold_persistence::oplog_store_conformance!(Archived::in_place($fixture, Bucket::new()).straight());
-        }
     };
 }
 

@@ -6,17 +6,15 @@ mod crashes;
 mod garbage;
 mod moves;
 mod scripted;
-mod straight;
 
-pub use archiving::{Archiving, Way};
+pub use archiving::Archiving;
 pub use crashes::*;
 pub use garbage::*;
 pub use moves::*;
-pub use straight::*;
 
 use super::blobs::{BlobsFixture, MemoryPlace};
 use super::oplog::{Fixture, SHARD, at};
-use crate::oplog::layers::{Archive, Chunk, ChunkStore, Content, Layered, Upto, chunk};
+use crate::oplog::layers::{Archive, ChunkStore, Layered, Upto};
 use crate::oplog::{EntryIndex, Gate, NewEntry, OplogStore, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
@@ -36,13 +34,12 @@ pub trait ChunkFixture: Send + Sync {
 pub struct Archived<F> {
     fixture: F,
     blobs: Option<Box<dyn BlobsFixture>>,
-    way: Way,
 }
 
 impl<F: ChunkFixture> Archived<F> {
     /// In the list.
     pub fn in_list(fixture: F) -> Self {
-        Self { fixture, blobs: None, way: Way::Moved }
+        Self { fixture, blobs: None }
     }
 
     /// In blob storage in memory.
@@ -52,21 +49,14 @@ impl<F: ChunkFixture> Archived<F> {
 
     /// In this blob storage.
     pub fn in_place(fixture: F, place: impl BlobsFixture + 'static) -> Self {
-        Self { blobs: Some(Box::new(place)), ..Self::in_list(fixture) }
-    }
-
-    /// Whatever is appended goes straight there.
-    #[must_use]
-    pub fn straight(self) -> Self {
-        Self { way: Way::Straight, ..self }
+        Self { fixture, blobs: Some(Box::new(place)) }
     }
 
     async fn over(&self, store: Arc<dyn ChunkStore>) -> Arc<dyn OplogStore> {
-        let layered = match &self.blobs {
+        Arc::new(Archiving::new(match &self.blobs {
             Some(place) => Layered::in_blobs(store, place.open("cluster").await),
             None => Layered::in_list(store),
-        };
-        Arc::new(Archiving::new(layered, self.way))
+        }))
     }
 }
 
@@ -96,10 +86,6 @@ macro_rules! chunk_store_conformance {
             chunks_are_read_in_pages_in_order,
             a_move_that_was_cut_short_at_any_point_loses_and_doubles_nothing,
             a_move_that_goes_on_after_a_takeover_changes_nothing,
-            an_append_straight_to_the_archive_leaves_nothing_in_the_primary_layer,
-            an_append_straight_to_the_archive_is_fenced_and_checked_as_any_other_is,
-            an_append_straight_to_the_archive_moves_what_was_written_before_it,
-            an_append_straight_to_the_archive_that_was_cut_short_at_any_point_is_there_whole_or_not_at_all,
             objects_that_no_list_names_are_swept_and_others_are_not,
             entries_are_unavailable_while_blob_storage_is_away_and_others_are_not,
         }
@@ -126,11 +112,4 @@ async fn filled(store: &dyn OplogStore, agent: &AgentId, writer: Writer, entries
 async fn move_upto(layered: &Layered, agent: &AgentId, writer: Writer, index: u64) -> u64 {
     let upto = Upto { index: EntryIndex(index), least: 1 };
     layered.archive(agent, SHARD, writer, upto).await.expect("a move").entries
-}
-
-/// A chunk of `entries`, in the list.
-fn inline(agent: &AgentId, writer: Writer, first: u64, entries: &[NewEntry]) -> Chunk {
-    let bytes = chunk::encode(agent, EntryIndex(first), entries.iter().map(|entry| (writer, entry)));
-    let last = EntryIndex(first + entries.len() as u64 - 1);
-    Chunk { first: EntryIndex(first), last, content: Content::Inline(bytes) }
 }

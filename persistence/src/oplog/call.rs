@@ -7,31 +7,11 @@ use leasehold_model::{AgentId, ShardId};
 /// What was asked.
 #[derive(Debug)]
 pub(super) enum Call {
-    Claim {
-        agent: AgentId,
-        shard: ShardId,
-        writer: Writer,
-    },
+    Claim { agent: AgentId, shard: ShardId, writer: Writer },
     Append(Append),
-    Delete {
-        agent: AgentId,
-        writer: Writer,
-        expected: EntryIndex,
-    },
-    Suspend {
-        agent: AgentId,
-        writer: Writer,
-    },
-    MoveOut {
-        agent: AgentId,
-        writer: Writer,
-        chunk: Chunk,
-    },
-    /// Entries without their bodies, and the chunk that has them whole.
-    AppendChunk {
-        stubs: Append,
-        chunk: Chunk,
-    },
+    Delete { agent: AgentId, writer: Writer, expected: EntryIndex },
+    Suspend { agent: AgentId, writer: Writer },
+    MoveOut { agent: AgentId, writer: Writer, chunk: Chunk },
 }
 
 impl Call {
@@ -41,7 +21,7 @@ impl Call {
             | Self::Delete { agent, .. }
             | Self::Suspend { agent, .. }
             | Self::MoveOut { agent, .. } => agent,
-            Self::Append(append) | Self::AppendChunk { stubs: append, .. } => &append.agent,
+            Self::Append(append) => &append.agent,
         }
     }
 
@@ -49,11 +29,8 @@ impl Call {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Append(append) => append.entries.iter().map(|entry| entry.body.len()).sum(),
-            Self::MoveOut { chunk, .. } | Self::AppendChunk { chunk, .. } => match &chunk.content {
-                Content::Inline(bytes) => bytes.len(),
-                Content::Blob(_) => 0,
-            },
-            Self::Claim { .. } | Self::Delete { .. } | Self::Suspend { .. } => 0,
+            Self::MoveOut { chunk: Chunk { content: Content::Inline(bytes), .. }, .. } => bytes.len(),
+            Self::MoveOut { .. } | Self::Claim { .. } | Self::Delete { .. } | Self::Suspend { .. } => 0,
         }
     }
 }

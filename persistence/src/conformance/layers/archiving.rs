@@ -1,4 +1,4 @@
-//! A store that archives whatever is written, at once or a moment later.
+//! A store that archives whatever is written.
 
 use super::EVERYTHING;
 use crate::conformance::oplog::SHARD;
@@ -7,24 +7,15 @@ use crate::oplog::{Append, Claimed, Entry, EntryIndex, Error, NewEntry, OplogSto
 use async_trait::async_trait;
 use leasehold_model::{AgentId, ShardId};
 
-/// How entries come to the archive layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// By a move after each append: the whole oplog is always in the archive layer, unless somebody else came between.
-    Moved,
-    /// Straight, as an ephemeral agent's do.
-    Straight,
-}
-
-/// See the module's documentation.
+/// Archives after each append: the whole oplog is always in the archive layer, unless somebody else came between.
 #[derive(Debug)]
-pub struct Archiving(Layered, Way);
+pub struct Archiving(Layered);
 
 impl Archiving {
     /// On top of `layered`.
     #[must_use]
-    pub fn new(layered: Layered, way: Way) -> Self {
-        Self(layered, way)
+    pub fn new(layered: Layered) -> Self {
+        Self(layered)
     }
 
     /// F7, as an agent does it.
@@ -45,9 +36,6 @@ impl OplogStore for Archiving {
     }
 
     async fn append(&self, append: Append) -> Result<EntryIndex, Error> {
-        if self.1 == Way::Straight {
-            return Archive::append_straight(&self.0, SHARD, append).await;
-        }
         let (agent, writer) = (append.agent.clone(), append.writer);
         let next = match self.0.append(append.clone()).await {
             Err(Error::Unknown(what)) => self.read_back(&append, what).await?,

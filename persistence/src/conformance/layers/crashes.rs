@@ -9,7 +9,7 @@ use crate::conformance::oplog::{PATIENCE, SHARD, agent, at, entry, fenced, index
 use crate::oplog::layers::blobs::{BlobCall, MemoryBlobs};
 use crate::oplog::layers::{Archive, Layered, Moved, Upto};
 use crate::oplog::memory::Fault;
-use crate::oplog::{Append, EntryIndex, Error, Gate, OplogStore, Writer};
+use crate::oplog::{EntryIndex, Error, Gate, OplogStore, Writer};
 use leasehold_model::AgentId;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -182,51 +182,5 @@ pub async fn a_move_that_goes_on_after_a_takeover_changes_nothing(fixture: &dyn 
         let swept = next.sweep_shard(SHARD).await.expect("a sweep");
         assert_eq!(swept.deleted, u64::from(blobs), "{point}: the fenced owner's object is nobody's");
         whole(&*place.open(None).await, (&agent, theirs), &point).await;
-    }
-}
-
-/// The same for an append that goes straight there: the owner, if it lives, reads back what became of it (F7).
-pub async fn an_append_straight_to_the_archive_that_was_cut_short_at_any_point_is_there_whole_or_not_at_all(
-    fixture: &dyn ChunkFixture,
-) {
-    let (ours, theirs) = (writer(5, 1), writer(6, 2));
-    for (number, (blobs, step, end)) in points().enumerate() {
-        let place = Place { fixture, blobs: blobs.then(MemoryBlobs::default) };
-        let (point, agent) = (format!("blobs {blobs}, {step:?} {end:?}"), agent(number));
-        let gate = Gate::default();
-        let layered = place.open(Some((step, end.fault(&gate)))).await;
-        assert!(layered.claim(&agent, SHARD, ours).await.is_ok(), "{point}");
-        let append = at(&agent, ours, 1, vec![keyed("a"), entry(2), entry(3)]);
-        let (late, owned) = (Arc::clone(&layered), append.clone());
-        let appending = tokio::spawn(async move { Archive::append_straight(&*late, SHARD, owned).await });
-        if let End::Died { .. } = end {
-            tokio::time::timeout(PATIENCE, gate.reached()).await.expect("it stands at the gate");
-            appending.abort();
-            assert!(appending.await.is_err(), "{point}");
-        } else {
-            let told = appending.await.expect("an append");
-            let refused = matches!(told, Err(Error::Unavailable(_)));
-            assert_eq!(refused, step == Step::Put || end == End::Refused, "{point}: {told:?}");
-        }
-        let listed = step == Step::List && end.done();
-        let stored: &[u64] = if listed { &[1, 2, 3] } else { &[] };
-        assert_eq!(indexes(&*place.open(None).await, &agent, ours).await, stored, "{point}");
-        assert_eq!(place.objects(), usize::from(blobs && (step == Step::List || end.done())), "{point}");
-        if !matches!(end, End::Died { .. }) {
-            let again = Archive::append_straight(&*layered, SHARD, append.clone()).await;
-            let conflict = Error::IndexConflict { expected: EntryIndex(1), found: EntryIndex(4) };
-            assert_eq!(again, if listed { Err(conflict) } else { Ok(EntryIndex(4)) }, "{point}");
-            whole(&layered, (&agent, ours), &point).await;
-        }
-        let next = place.open(None).await;
-        let found = next.claim(&agent, SHARD, theirs).await.expect("a claim").next;
-        if found == EntryIndex(1) {
-            let theirs = Append { writer: theirs, ..append };
-            assert_eq!(Archive::append_straight(&*next, SHARD, theirs).await, Ok(EntryIndex(4)), "{point}");
-        }
-        whole(&next, (&agent, theirs), &point).await;
-        next.sweep_agent(SHARD, &agent).await.expect("a sweep");
-        whole(&*place.open(None).await, (&agent, theirs), &format!("{point}: swept")).await;
-        assert_eq!(place.objects(), usize::from(blobs), "{point}: nothing else is left");
     }
 }

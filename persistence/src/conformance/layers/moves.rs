@@ -1,10 +1,18 @@
 //! What a move changes, and what it does not.
 
-use super::{ChunkFixture, filled, inline, move_upto};
+use super::{ChunkFixture, filled, move_upto};
 use crate::conformance::oplog::{SHARD, agent, all, at, entry, fenced, indexes, keyed, one, snapshot, writer};
-use crate::oplog::layers::{Chunk, Content, Layered, Listing, MAX_CHUNKS_PER_READ};
-use crate::oplog::{Claimed, EntryIndex, Error, OplogStore};
+use crate::oplog::layers::{Chunk, Content, Layered, Listing, MAX_CHUNKS_PER_READ, chunk};
+use crate::oplog::{Claimed, EntryIndex, Error, NewEntry, OplogStore, Writer};
+use leasehold_model::AgentId;
 use std::sync::Arc;
+
+/// A chunk of `entries`, in the list.
+fn inline(agent: &AgentId, writer: Writer, first: u64, entries: &[NewEntry]) -> Chunk {
+    let bytes = chunk::encode(agent, EntryIndex(first), entries.iter().map(|entry| (writer, entry)));
+    let last = EntryIndex(first + entries.len() as u64 - 1);
+    Chunk { first: EntryIndex(first), last, content: Content::Inline(bytes) }
+}
 
 /// Reading is seamless.
 pub async fn a_move_changes_where_an_entry_is_read_and_nothing_else(fixture: &dyn ChunkFixture) {

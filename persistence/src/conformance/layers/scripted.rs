@@ -14,7 +14,7 @@ pub(super) struct Scripted {
 }
 
 impl Scripted {
-    /// The first write of the list meets `fault`, if there is one.
+    /// The first move meets `fault`, if there is one.
     pub fn over(store: Arc<dyn ChunkStore>, fault: Option<Fault>) -> Arc<dyn ChunkStore> {
         Arc::new(Self { store, fault: Mutex::new(fault) })
     }
@@ -25,11 +25,6 @@ impl ChunkStore for Scripted {
     async fn move_out(&self, agent: &AgentId, writer: Writer, chunk: Chunk) -> Result<(), Error> {
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
         carried_out(fault, self.store.move_out(agent, writer, chunk)).await
-    }
-
-    async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error> {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-        carried_out(fault, self.store.append_chunk(stubs, chunk)).await
     }
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {

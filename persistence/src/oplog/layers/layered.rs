@@ -14,9 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Entries of the primary layer that are read at a time for a move.
 const PAGE: u32 = 256;
 
-/// Chunks that are moved before an append to the archive layer finds the primary one empty; the next attempt goes on.
-const MOVES_BEFORE_APPEND: u32 = 64;
-
 /// Where new chunks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArchiveTo {
@@ -47,12 +44,6 @@ pub trait Archive: Send + Sync + 'static {
     /// # Errors
     /// As [`OplogStore::append`]. Each entry is in one of the layers all the same.
     async fn archive(&self, agent: &AgentId, shard: ShardId, writer: Writer, upto: Upto) -> Result<Moved, Error>;
-
-    /// Appends straight to the archive layer, as one chunk: nothing of it is ever in the primary one. What that layer holds is moved first.
-    ///
-    /// # Errors
-    /// As [`OplogStore::append`].
-    async fn append_straight(&self, shard: ShardId, append: Append) -> Result<EntryIndex, Error>;
 
     /// Removes the agent's objects that no list names and none ever will. Safe for anybody, at any time.
     ///
@@ -182,30 +173,6 @@ impl Archive for Layered {
         let content = self.put((agent, shard, writer), (first, last), bytes).await?;
         self.store.move_out(agent, writer, Chunk { first, last, content }).await?;
         Ok(Moved { entries, raw, stored, primary_from: EntryIndex(last.0.saturating_add(1)) })
-    }
-
-    async fn append_straight(&self, shard: ShardId, append: Append) -> Result<EntryIndex, Error> {
-        append.check()?;
-        let Append { agent, writer, expected, entries } = append;
-        let last = EntryIndex(expected.0 + entries.len() as u64 - 1);
-        let stub = |entry: &NewEntry| NewEntry { body: Vec::new(), ..entry.clone() };
-        let stubs = entries.iter().map(stub).collect();
-        let stubs = Append { agent: agent.clone(), writer, expected, entries: stubs };
-        let bytes = encoded(&agent, expected, entries.into_iter().map(|entry| (writer, entry)).collect()).await?;
-        let content = self.put((&agent, shard, writer), (expected, last), bytes).await?;
-        let chunk = Chunk { first: expected, last, content };
-        for _ in 0..MOVES_BEFORE_APPEND {
-            match self.store.append_chunk(stubs.clone(), chunk.clone()).await {
-                Err(Error::IndexConflict { found, .. }) if found < expected => {}
-                told => return told,
-            }
-            // The agent's type was another kind once, and its newest entries are in the primary layer.
-            let moved = self.archive(&agent, shard, writer, Upto { index: expected, least: 1 }).await?;
-            if moved.entries == 0 {
-                break;
-            }
-        }
-        self.store.append_chunk(stubs, chunk).await
     }
 
     async fn sweep_agent(&self, shard: ShardId, agent: &AgentId) -> Result<Swept, Error> {

@@ -28,7 +28,7 @@ mod sweep;
 pub use layered::{Archive, ArchiveTo, Layered, Moved, Upto};
 pub use sweep::Swept;
 
-use super::{Append, Entry, EntryIndex, Error, OplogStore, Writer};
+use super::{Entry, EntryIndex, Error, OplogStore, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 
@@ -111,15 +111,6 @@ pub trait ChunkStore: OplogStore {
     /// begins), or has not its last one (`found` is the next index). Nothing was written.
     async fn move_out(&self, agent: &AgentId, writer: Writer, chunk: Chunk) -> Result<(), Error>;
 
-    /// Appends entries straight to the archive layer: lists the chunk that holds them and moves the next index past it, in one write that is
-    /// fenced as [`OplogStore::append`] is. `stubs` are the entries without their bodies: kinds, and keys, which stay unique and are found.
-    /// The primary layer must be empty, so that the list stays without gaps.
-    ///
-    /// # Errors
-    /// As [`OplogStore::append`]; [`Error::IndexConflict`] also when the primary layer has entries (`found` is the first of them, and less than
-    /// expected). Nothing was written.
-    async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error>;
-
     /// Where the layers of the oplog meet, and at most `limit` entries of the primary one. Fenced.
     ///
     /// # Errors
@@ -193,23 +184,6 @@ fn archived(agent: &AgentId, primary_from: EntryIndex) -> Error {
         "entries of {agent} before {} are in the archive layer: read them through it",
         primary_from.0
     ))
-}
-
-/// Whether `stubs` and `chunk` are an append of the same entries, checked before storage is touched.
-pub(super) fn check_append(stubs: &Append, chunk: &Chunk) -> Result<(), Error> {
-    stubs.check()?;
-    check_move(chunk)?;
-    let stripped = stubs.entries.iter().all(|stub| stub.body.is_empty());
-    if chunk.first != stubs.expected || chunk.last.0 + 1 != stubs.end().0 || !stripped {
-        let (first, last) = (chunk.first.0, chunk.last.0);
-        let what = format!(
-            "chunk of the entries {first}..={last} for {} stubs from {} on",
-            stubs.entries.len(),
-            stubs.expected.0
-        );
-        return Err(Error::Invalid(what));
-    }
-    Ok(())
 }
 
 /// The bounds of a chunk that is to be moved, checked before storage is touched.

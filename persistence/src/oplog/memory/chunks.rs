@@ -1,10 +1,8 @@
 //! The archive layer of oplogs in memory.
 
-use super::{Call, MemoryOplogStore, Oplog, lock, open};
-use crate::oplog::layers::{
-    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_append, check_move,
-};
-use crate::oplog::{Append, EntryIndex, Error, Writer};
+use super::{Call, MemoryOplogStore, Oplog, open};
+use crate::oplog::layers::{Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move};
+use crate::oplog::{EntryIndex, Error, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 
@@ -24,15 +22,6 @@ fn move_out(oplog: &mut Oplog, chunk: Chunk) -> Result<(), Error> {
     Ok(())
 }
 
-fn append_chunk(oplog: &mut Oplog, stubs: &Append, chunk: Chunk) -> Result<EntryIndex, Error> {
-    if let Some(first) = oplog.entries.first().filter(|_| oplog.next() == stubs.expected) {
-        return Err(Error::IndexConflict { expected: stubs.expected, found: first.index });
-    }
-    oplog.admit(stubs)?;
-    oplog.chunks.push(chunk);
-    Ok(oplog.next())
-}
-
 impl Chunk {
     fn listed(&self) -> Listed {
         let object = match &self.content {
@@ -48,17 +37,6 @@ impl ChunkStore for MemoryOplogStore {
     async fn move_out(&self, agent: &AgentId, writer: Writer, chunk: Chunk) -> Result<(), Error> {
         check_move(&chunk)?;
         self.perform(Call::MoveOut, |oplogs| move_out(open(oplogs, agent, writer)?, chunk)).await
-    }
-
-    async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error> {
-        check_append(&stubs, &chunk)?;
-        let count = stubs.entries.len() as u64;
-        self.perform(Call::Append, |oplogs| {
-            let next = append_chunk(open(oplogs, &stubs.agent, stubs.writer)?, &stubs, chunk)?;
-            lock(&self.script).counts.entries += count;
-            Ok(next)
-        })
-        .await
     }
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {

@@ -4,10 +4,9 @@ use super::PostgresOplogStore;
 use super::rows::{self, get, index};
 use crate::oplog::call::Call;
 use crate::oplog::layers::{
-    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_append, check_move, chunk,
-    moved_before,
+    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move, chunk, moved_before,
 };
-use crate::oplog::{Append, EntryIndex, Error, Writer, signed};
+use crate::oplog::{EntryIndex, Error, Writer, signed};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 use sqlx::postgres::PgRow;
@@ -44,11 +43,6 @@ impl ChunkStore for PostgresOplogStore {
         check_move(&chunk)?;
         let moved = self.call(Call::MoveOut { agent: agent.clone(), writer, chunk: chunk.clone() }).await.map(drop);
         moved_before(self, (agent, writer), &chunk, moved).await
-    }
-
-    async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error> {
-        check_append(&stubs, &chunk)?;
-        self.call(Call::AppendChunk { stubs, chunk }).await.map(|done| done.next)
     }
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {

@@ -203,7 +203,7 @@ impl Carrier {
             }
         };
         let Some(kind) = batch.first().map(|job| Kind::of(&job.call)) else { return Round::Locked(batch) };
-        if let (Kind::Append | Kind::AppendChunk, Some(gate)) = (kind, &self.settings().hold) {
+        if let (Kind::Append, Some(gate)) = (kind, &self.settings().hold) {
             gate.pass().await;
         }
         let calls: Vec<_> = batch.iter().map(|job| &job.call).collect();
@@ -307,7 +307,7 @@ impl Carrier {
     async fn find_taken(&self, mut lent: super::sessions::Lent, batch: Vec<Job>) -> Vec<Job> {
         let mut locked = Vec::new();
         for job in batch {
-            let Some(append) = rows::append(&job.call) else {
+            let Call::Append(append) = &job.call else {
                 locked.push(job);
                 continue;
             };
@@ -351,7 +351,7 @@ fn verdict(call: &Call, standing: Option<Standing>) -> Option<Error> {
             let stands = standing.filter(|recorded| higher(recorded) || other(recorded))?;
             return Some(Error::Fenced { recorded: Some(stands.writer), offered: *writer });
         }
-        Call::Append(append) | Call::AppendChunk { stubs: append, .. } => (append.writer, true),
+        Call::Append(append) => (append.writer, true),
         Call::Suspend { writer, .. } => (*writer, true),
         Call::MoveOut { writer, .. } => (*writer, true),
         Call::Delete { writer, .. } => (*writer, false),
@@ -364,11 +364,8 @@ fn verdict(call: &Call, standing: Option<Standing>) -> Option<Error> {
         return Some(Error::Fenced { recorded: None, offered });
     }
     match call {
-        Call::Append(append) | Call::AppendChunk { stubs: append, .. } if append.expected != standing.next => {
+        Call::Append(append) if append.expected != standing.next => {
             Some(Error::IndexConflict { expected: append.expected, found: standing.next })
-        }
-        Call::AppendChunk { chunk, .. } if chunk.first != standing.primary_from => {
-            Some(Error::IndexConflict { expected: chunk.first, found: standing.primary_from })
         }
         Call::Delete { expected, .. } if !standing.deleted && *expected != standing.next => {
             Some(Error::IndexConflict { expected: *expected, found: standing.next })
@@ -379,11 +376,8 @@ fn verdict(call: &Call, standing: Option<Standing>) -> Option<Error> {
         Call::MoveOut { chunk, .. } if chunk.last >= standing.next => {
             Some(Error::IndexConflict { expected: EntryIndex(chunk.last.0.saturating_add(1)), found: standing.next })
         }
-        Call::Append(_)
-        | Call::AppendChunk { .. }
-        | Call::Claim { .. }
-        | Call::Delete { .. }
-        | Call::Suspend { .. }
-        | Call::MoveOut { .. } => None,
+        Call::Append(_) | Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => {
+            None
+        }
     }
 }

@@ -37,7 +37,6 @@ pub(super) enum Kind {
     Delete,
     Suspend,
     MoveOut,
-    AppendChunk,
 }
 
 impl Kind {
@@ -48,7 +47,6 @@ impl Kind {
             Call::Delete { .. } => Self::Delete,
             Call::Suspend { .. } => Self::Suspend,
             Call::MoveOut { .. } => Self::MoveOut,
-            Call::AppendChunk { .. } => Self::AppendChunk,
         }
     }
 }
@@ -223,25 +221,6 @@ const MOVE: &str = concat!(
     " AND e.key IS NOT NULL) SELECT number, id, base, next, snapshot FROM changed"
 );
 
-/// Lists the chunks of records whose primary layer is empty, advances them past, and leaves the stubs of keys.
-const APPEND_CHUNK: &str = concat!(
-    wanted!(
-        ", $5::bigint[], $6::bigint[], $7::text[], $8::bytea[], $9::bigint[]",
-        "first, last, object, content, newest,"
-    ),
-    changed!(
-        "next = w.last + 1, primary_from = w.last + 1, snapshot = coalesce(w.newest, r.snapshot)",
-        "r.epoch = w.epoch AND r.executor = w.executor AND r.state <> 2 \
-         AND r.next = w.first AND greatest(r.base, r.primary_from) = w.first"
-    ),
-    ", listed AS (INSERT INTO chunks (oplog, first, last, object, content) \
-     SELECT c.id, w.first, w.last, w.object, w.content FROM changed c JOIN wanted w USING (number)), \
-     stubs AS (INSERT INTO entries (oplog, idx, epoch, executor, kind, key, body) \
-     SELECT c.id, e.idx, c.epoch, c.executor, e.kind, e.key, '' \
-     FROM UNNEST($10::bigint[], $11::bigint[], $12::smallint[], $13::text[]) AS e (number, idx, kind, key) \
-     JOIN changed c USING (number)) SELECT number, id, base, next, snapshot FROM changed"
-);
-
 const STANDING: &str = "SELECT w.number, r.id, r.epoch, r.executor, r.state, r.next, greatest(r.base, r.primary_from) AS primary_from \
      FROM UNNEST($2::text[]) WITH ORDINALITY AS w (agent, number) CROSS JOIN LATERAL \
      (SELECT * FROM records o WHERE o.cluster = $1 AND o.agent = w.agent COLLATE \"C\" OFFSET 0) r";
@@ -328,7 +307,7 @@ impl<'a> Callers<'a> {
                 | Call::Delete { agent, writer, .. }
                 | Call::Suspend { agent, writer }
                 | Call::MoveOut { agent, writer, .. } => (agent, writer),
-                Call::Append(append) | Call::AppendChunk { stubs: append, .. } => (&append.agent, &append.writer),
+                Call::Append(append) => (&append.agent, &append.writer),
             };
             callers.agents.push(agent.as_str());
             callers.epochs.push(signed(writer.epoch.get()));
@@ -357,7 +336,6 @@ pub(super) async fn write(
         Kind::Delete => DELETE,
         Kind::Suspend => SUSPEND,
         Kind::MoveOut => MOVE,
-        Kind::AppendChunk => APPEND_CHUNK,
     };
     let ask = query(sql).bind(cluster).bind(agents).bind(epochs).bind(executors);
     let ask = match kind {
@@ -366,10 +344,6 @@ pub(super) async fn write(
         Kind::Delete => ask.bind(calls.iter().map(|call| expected(call)).collect::<Vec<i64>>()),
         Kind::Suspend => ask,
         Kind::MoveOut => bind_moves(ask, &calls.iter().filter_map(|call| moved(call)).collect::<Vec<_>>()),
-        Kind::AppendChunk => {
-            let chunks = calls.iter().filter_map(|call| moved(call)).collect::<Vec<_>>();
-            bind_stubs(bind_moves(ask, &chunks), &calls.iter().filter_map(|call| append(call)).collect::<Vec<_>>())
-        }
     };
     let mut done = vec![None; calls.len()];
     // To the end of the answer, which comes after the commit; the rows alone come before it.
@@ -384,30 +358,11 @@ pub(super) async fn write(
 
 type Asked<'a> = Query<'a, Postgres, PgArguments>;
 
-/// The last of its snapshots.
-fn newest(append: &&Append) -> Option<i64> {
-    let snapshots = append.entries.iter().rposition(|entry| entry.kind == EntryKind::Snapshot);
-    snapshots.map(|at| signed(append.expected.0.saturating_add(at as u64)))
-}
-
-/// What stays in the primary layer of appends to the archive: the keys.
-fn bind_stubs<'a>(ask: Asked<'a>, appends: &[&'a Append]) -> Asked<'a> {
-    let (mut numbers, mut indexes): (Vec<i64>, Vec<i64>) = Default::default();
-    let (mut kinds, mut keys): (Vec<i16>, Vec<&str>) = Default::default();
-    for (append, number) in appends.iter().zip(1_i64..) {
-        for (entry, at) in append.entries.iter().zip(append.expected.0..) {
-            let Some(key) = entry.key.as_deref() else { continue };
-            numbers.push(number);
-            indexes.push(signed(at));
-            kinds.push(number_of(entry.kind));
-            keys.push(key);
-        }
-    }
-    let snapshots = appends.iter().map(newest).collect::<Vec<Option<i64>>>();
-    ask.bind(snapshots).bind(numbers).bind(indexes).bind(kinds).bind(keys)
-}
-
 fn bind_appends<'a>(ask: Asked<'a>, appends: &[&'a Append]) -> Asked<'a> {
+    let newest = |append: &&Append| {
+        let snapshots = append.entries.iter().rposition(|entry| entry.kind == EntryKind::Snapshot);
+        snapshots.map(|at| signed(append.expected.0.saturating_add(at as u64)))
+    };
     let (mut entries, mut indexes, mut numbers): (Vec<&NewEntry>, Vec<i64>, Vec<i64>) = Default::default();
     for (append, number) in appends.iter().zip(1_i64..) {
         entries.extend(&append.entries);
@@ -441,14 +396,14 @@ fn bind_moves<'a>(ask: Asked<'a>, chunks: &[&'a Chunk]) -> Asked<'a> {
 
 fn moved(call: &Call) -> Option<&Chunk> {
     match call {
-        Call::MoveOut { chunk, .. } | Call::AppendChunk { chunk, .. } => Some(chunk),
+        Call::MoveOut { chunk, .. } => Some(chunk),
         Call::Append(_) | Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } => None,
     }
 }
 
-pub(super) fn append(call: &Call) -> Option<&Append> {
+fn append(call: &Call) -> Option<&Append> {
     match call {
-        Call::Append(append) | Call::AppendChunk { stubs: append, .. } => Some(append),
+        Call::Append(append) => Some(append),
         Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => None,
     }
 }
@@ -456,18 +411,14 @@ pub(super) fn append(call: &Call) -> Option<&Append> {
 fn shard(call: &Call) -> i64 {
     match call {
         Call::Claim { shard: ShardId(shard), .. } => i64::from(*shard),
-        Call::Append(_)
-        | Call::AppendChunk { .. }
-        | Call::Delete { .. }
-        | Call::Suspend { .. }
-        | Call::MoveOut { .. } => 0,
+        Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => 0,
     }
 }
 
 fn expected(call: &Call) -> i64 {
     match call {
         Call::Append(Append { expected, .. }) | Call::Delete { expected, .. } => signed(expected.0),
-        Call::Claim { .. } | Call::Suspend { .. } | Call::MoveOut { .. } | Call::AppendChunk { .. } => 0,
+        Call::Claim { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => 0,
     }
 }
 

@@ -4,10 +4,9 @@ use super::link::Effect;
 use super::values::{self, corrupt, decode, index};
 use super::{MOST_EXACT, NONE, RedisOplogStore, scripts};
 use crate::oplog::layers::{
-    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_append, check_move, chunk,
-    moved_before,
+    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move, chunk, moved_before,
 };
-use crate::oplog::{Append, EntryIndex, Error, Writer};
+use crate::oplog::{EntryIndex, Error, Writer};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 use redis::Script;
@@ -71,25 +70,6 @@ impl ChunkStore for RedisOplogStore {
             Err(error) => Err(error.clone()),
         };
         moved_before(self, (agent, writer), &chunk, outcome).await
-    }
-
-    async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error> {
-        check_append(&stubs, &chunk)?;
-        let (agent, writer) = (&stubs.agent, stubs.writer);
-        if let Some(gate) = &self.place.settings.hold {
-            gate.pass().await;
-        }
-        let mut call = self.prepare(&scripts::APPENDING_CHUNK, agent, writer);
-        call.key(self.key(agent, "chunks")).key(self.key(agent, "chunk-order"));
-        call.arg(stubs.expected.0).arg(stubs.end().0).arg(super::newest_snapshot(&stubs));
-        call.arg(chunk.last.0).arg(stored(&chunk.content));
-        for (stub, at) in stubs.entries.iter().zip(stubs.expected.0..) {
-            if let Some(key) = &stub.key {
-                call.arg(key).arg(at);
-            }
-        }
-        self.run((agent, writer), (Effect::Writes, &call), stubs.expected).await?;
-        Ok(stubs.end())
     }
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {

@@ -183,12 +183,6 @@ impl RedisOplogStore {
     }
 }
 
-/// The index of an append's newest snapshot, or nothing.
-fn newest_snapshot(append: &Append) -> String {
-    let snapshots = append.entries.iter().rposition(|entry| entry.kind == EntryKind::Snapshot);
-    snapshots.map_or_else(String::new, |at| (append.expected.0 + at as u64).to_string())
-}
-
 /// No index is expected.
 const NONE: EntryIndex = EntryIndex(0);
 
@@ -215,7 +209,9 @@ impl OplogStore for RedisOplogStore {
         }
         let script = if self.place.settings.unfenced { &scripts::APPENDING_UNFENCED } else { &scripts::APPENDING };
         let mut call = self.prepare(script, &append.agent, writer);
-        call.arg(append.expected.0).arg(end.0).arg(newest_snapshot(&append)).arg(2 * append.entries.len());
+        let snapshots = append.entries.iter().rposition(|entry| entry.kind == EntryKind::Snapshot);
+        let snapshot = snapshots.map_or_else(String::new, |at| (append.expected.0 + at as u64).to_string());
+        call.arg(append.expected.0).arg(end.0).arg(snapshot).arg(2 * append.entries.len());
         for (entry, at) in append.entries.iter().zip(append.expected.0..) {
             call.arg(at).arg(encode(writer, entry));
         }

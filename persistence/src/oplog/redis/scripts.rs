@@ -140,24 +140,6 @@ end
 return {'ok'}
 ";
 
-/// F3, straight to the archive layer. ARGV: expected index, the one after, the newest snapshot's or nothing, last index, the chunk; keys with indexes.
-const APPEND_CHUNK: &str = "
-if r[4] ~= ARGV[3] then return {'next', r[4]} end
-if primary ~= ARGV[3] then return {'next', primary} end
-for i = 8, #ARGV, 2 do
-    if redis.call('HEXISTS', KEYS[2], ARGV[i]) == 1 then return {'taken', ARGV[i]} end
-end
-if ARGV[5] == '' then
-    redis.call('HSET', KEYS[1], 'next', ARGV[4], 'primary', ARGV[4])
-else
-    redis.call('HSET', KEYS[1], 'next', ARGV[4], 'primary', ARGV[4], 'snapshot', ARGV[5])
-end
-redis.call('HSET', KEYS[3], ARGV[3], ARGV[7])
-redis.call('ZADD', KEYS[4], ARGV[6], ARGV[3])
-if #ARGV > 7 then redis.call('HSET', KEYS[2], unpack(ARGV, 8)) end
-return {'ok'}
-";
-
 /// ARGV: an index that the first chunk holds or precedes, limit.
 const CHUNKS: &str = "
 local found = {'ok'}
@@ -199,8 +181,6 @@ pub(super) static FINDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, 
 pub(super) static DELETING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, DELETE]));
 pub(super) static SUSPENDING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, SUSPEND]));
 pub(super) static MOVING: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, PRIMARY, MOVE]));
-pub(super) static APPENDING_CHUNK: LazyLock<Script> =
-    LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, PRIMARY, APPEND_CHUNK]));
 pub(super) static READING_CHUNKS: LazyLock<Script> = LazyLock::new(|| script(&[RECORD, FENCE, ALIVE, CHUNKS]));
 pub(super) static LISTING_CHUNKS: LazyLock<Script> = LazyLock::new(|| script(&[CHUNK_LIST]));
 pub(super) static LISTING: LazyLock<Script> = LazyLock::new(|| script(&[LIST]));

@@ -3,13 +3,12 @@
 use super::SqliteOplogStore;
 use super::generation::classify;
 use super::reader::Question;
-use super::rows::{self, Addressed, Rows, Standing, arguments, corrupt, index, integer};
+use super::rows::{self, Rows, Standing, arguments, corrupt, index, integer};
 use crate::oplog::call::Call;
 use crate::oplog::layers::{
-    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_append, check_move, chunk,
-    moved_before,
+    Chunk, ChunkStore, Content, Found, Listed, Listing, MAX_CHUNKS_PER_READ, Page, check_move, chunk, moved_before,
 };
-use crate::oplog::{Append, EntryIndex, Error, Writer, signed};
+use crate::oplog::{EntryIndex, Error, Writer, signed};
 use async_trait::async_trait;
 use leasehold_model::AgentId;
 use sqlx::Row;
@@ -75,25 +74,6 @@ impl Rows<'_> {
         self.execute(EMPTY, arguments!(oplog, from, to)).await
     }
 
-    /// See [`ChunkStore::append_chunk`]: the stubs as an append, and a move of them in the same transaction.
-    pub(super) async fn append_chunk(
-        &mut self,
-        stubs: &Append,
-        (oplog, writer): (i64, i64),
-        chunk: &Chunk,
-    ) -> Result<EntryIndex, Error> {
-        let addressed = [Addressed { append: stubs, oplog, writer }];
-        let appended = self.append(&addressed, true).await?;
-        let next = appended.into_iter().next().unwrap_or_else(|| Err(self.senseless(&stubs.agent)))?;
-        let moved = self.move_out(&stubs.agent, (stubs.writer, writer), chunk).await;
-        if moved.is_err() {
-            for at in stubs.expected.0..stubs.end().0 {
-                self.take_back(oplog, at).await?;
-            }
-        }
-        moved.map(|()| next)
-    }
-
     async fn unmovable(
         &mut self,
         agent: &AgentId,
@@ -146,11 +126,6 @@ impl ChunkStore for SqliteOplogStore {
         check_move(&chunk)?;
         let moved = self.call(Call::MoveOut { agent: agent.clone(), writer, chunk: chunk.clone() }).await.map(drop);
         moved_before(self, (agent, writer), &chunk, moved).await
-    }
-
-    async fn append_chunk(&self, stubs: Append, chunk: Chunk) -> Result<EntryIndex, Error> {
-        check_append(&stubs, &chunk)?;
-        self.call(Call::AppendChunk { stubs, chunk }).await.map(|done| done.next)
     }
 
     async fn page(&self, agent: &AgentId, writer: Writer, from: EntryIndex, limit: u32) -> Result<Page, Error> {

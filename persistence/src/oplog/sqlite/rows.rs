@@ -342,7 +342,7 @@ impl Rows<'_> {
         }
     }
 
-    pub(super) async fn take_back(&mut self, oplog: i64, at: u64) -> Result<(), Error> {
+    async fn take_back(&mut self, oplog: i64, at: u64) -> Result<(), Error> {
         let undo = "DELETE FROM entries WHERE oplog = ? AND idx = ?";
         let undone = sqlx::query(undo).bind(oplog).bind(signed(at)).execute(&mut *self.link).await;
         undone.map(drop).map_err(|e| classify(self.place, &e))

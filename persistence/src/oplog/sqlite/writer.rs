@@ -349,13 +349,6 @@ impl WriterTask {
                 }
                 Call::Suspend { agent, writer } => link.suspend(agent, *writer).await,
                 Call::MoveOut { agent, writer, chunk } => link.move_out(agent, *writer, chunk).await,
-                Call::AppendChunk { stubs, chunk } => {
-                    let copied = if pending.doubtful { link.copied(stubs).await? } else { None };
-                    match copied {
-                        Some(known) => known,
-                        None => link.append_chunk(stubs, chunk).await,
-                    }
-                }
             };
             pending.outcome = Some(individual(outcome)?);
         }
@@ -365,11 +358,7 @@ impl WriterTask {
                 Call::Claim { agent, shard, writer } => {
                     Some(Claim { agent, shard: *shard, offered: *writer, writer: *id })
                 }
-                Call::Append(_)
-                | Call::Delete { .. }
-                | Call::Suspend { .. }
-                | Call::MoveOut { .. }
-                | Call::AppendChunk { .. } => None,
+                Call::Append(_) | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => None,
             })
             .collect();
         let outcomes = link.claim(&claimed).await?;
@@ -382,11 +371,7 @@ impl WriterTask {
             .iter()
             .filter_map(|(at, oplog, writer)| match &batch.get(*at)?.job.call {
                 Call::Append(append) => Some(Addressed { append, oplog: *oplog, writer: *writer }),
-                Call::Claim { .. }
-                | Call::Delete { .. }
-                | Call::Suspend { .. }
-                | Call::MoveOut { .. }
-                | Call::AppendChunk { .. } => None,
+                Call::Claim { .. } | Call::Delete { .. } | Call::Suspend { .. } | Call::MoveOut { .. } => None,
             })
             .collect();
         let outcomes = link.rows().append(&addressed, fenced).await?;
@@ -538,12 +523,6 @@ impl Link {
         let id = self.writer(writer.executor).await?;
         self.rows().suspend(agent, writer, id).await?;
         Ok(DONE)
-    }
-
-    async fn append_chunk(&mut self, stubs: &Append, chunk: &Chunk) -> Result<Claimed, Error> {
-        let ids = (self.oplog(&stubs.agent).await?, self.writer(stubs.writer.executor).await?);
-        let next = self.rows().append_chunk(stubs, ids, chunk).await?;
-        Ok(Claimed { next, snapshot: None })
     }
 
     async fn move_out(&mut self, agent: &AgentId, writer: Writer, chunk: &Chunk) -> Result<Claimed, Error> {
