@@ -33,20 +33,19 @@ fn byte(index: u8, at: usize, byte: u8) -> Vec<String> {
          redis.call('HSET', KEYS[1], '{index}', string.sub(v, 1, {at}) .. string.char({byte}) .. string.sub(v, {}))",
         at + 2
     );
-    ["EVAL", &script, "1", "leasehold:c:{counter/a}:entries"].map(str::to_owned).to_vec()
+    ["EVAL", &script, "1", "leasehold:c:{counter/a}:oplog"].map(str::to_owned).to_vec()
 }
 
 /// Damage that the fence never does, to the oplog `counter/a`; what is to be found, and where.
 fn harms() -> Vec<(Change, Rule, Option<u64>, Option<Writer>)> {
-    let entries = "leasehold:c:{counter/a}:entries";
-    let record = "leasehold:c:{counter/a}:record";
+    let oplog = "leasehold:c:{counter/a}:oplog";
     vec![
         (
             Change {
                 what: "the third entry goes",
                 sqlite: "DELETE FROM entries WHERE idx = 3",
                 postgres: "DELETE FROM entries WHERE idx = 3",
-                redis: Change::words(&["HDEL", entries, "3"]),
+                redis: Change::words(&["HDEL", oplog, "3"]),
             },
             Rule::Contiguous,
             Some(4),
@@ -57,7 +56,7 @@ fn harms() -> Vec<(Change, Rule, Option<u64>, Option<Writer>)> {
                 what: "the record falls below what is written",
                 sqlite: "UPDATE records SET epoch = 2",
                 postgres: "UPDATE records SET epoch = 2",
-                redis: Change::words(&["HSET", record, "epoch", "0000000000000000002"]),
+                redis: Change::words(&["HSET", oplog, "epoch", "0000000000000000002"]),
             },
             Rule::RecordNotBelow,
             Some(4),

@@ -76,7 +76,7 @@ async fn an_oplog_in_two_layers_is_proven_and_counted_and_dumped_as_one(backend:
 
 const CHUNKS: &str = "leasehold:c:{counter/a}:chunks";
 const ORDER: &str = "leasehold:c:{counter/a}:chunk-order";
-const RECORD: &str = "leasehold:c:{counter/a}:record";
+const OPLOG: &str = "leasehold:c:{counter/a}:oplog";
 
 /// The same statement for both databases.
 fn sql(what: &'static str, both: &'static str, redis: &[&str]) -> Change {
@@ -140,7 +140,7 @@ fn harms_to_the_list() -> Vec<(Change, Rule, u64)> {
             sql(
                 "the primary layer begins behind the list's end",
                 "UPDATE records SET primary_from = 6",
-                &["HSET", RECORD, "primary", "6"],
+                &["HSET", OPLOG, "primary", "6"],
             ),
             Rule::Contiguous,
             5,
@@ -149,7 +149,7 @@ fn harms_to_the_list() -> Vec<(Change, Rule, u64)> {
             sql(
                 "the primary layer begins before the list's end",
                 "UPDATE records SET primary_from = 4",
-                &["HSET", RECORD, "primary", "4"],
+                &["HSET", OPLOG, "primary", "4"],
             ),
             Rule::Contiguous,
             5,

@@ -235,7 +235,7 @@ async fn settings_that_lose_what_was_acknowledged_are_warned_about() {
 #[tokio::test]
 async fn a_store_that_another_build_has_written_is_refused() {
     let server = Redis::start();
-    for (version, told) in [("4711", ["up to 2", "newer build"]), ("1", ["this build reads 2", "use the older build"])]
+    for (version, told) in [("4711", ["up to 3", "newer build"]), ("2", ["this build reads 3", "use the older build"])]
     {
         server.command(&["SET", "leasehold:c:schema", version]);
         let error = refused(&server).await;
