@@ -386,13 +386,14 @@ impl Handler<StopElection> for Election {
     }
 }
 
+/// A running [`Election`], where it stands, and its end.
+pub type Elected = (Addr<Election>, watch::Receiver<Standing>, watch::Receiver<Option<ElectionEnd>>);
+
 /// Runs an [`Election`] on a thread and a runtime of its own, so that nothing that this process works on delays its keepalive (R45).
 ///
 /// # Errors
 /// The system gives no thread.
-pub fn elect_on_own_thread(
-    parts: ElectionParts,
-) -> std::io::Result<(Addr<Election>, watch::Receiver<Standing>, watch::Receiver<Option<ElectionEnd>>)> {
+pub fn elect_on_own_thread(parts: ElectionParts) -> std::io::Result<Elected> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (started, begun) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name("election".to_owned()).spawn(move || {
