@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Errors inside scripts keep their codes from this version on.
 const OLDEST: u32 = 7;
 
-/// How the layout of keys is numbered. Builds that know 1 only have no archive layer, and refuse this one.
+/// How the layout of keys is numbered: 1 had no archive layer, 2 kept records and entries apart. Builds that know another refuse it.
 const SCHEMA: u32 = 3;
 
 /// Why a server is not used.
