@@ -3,6 +3,7 @@
 #![cfg(feature = "sqlite")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+use futures::future::join_all;
 use leasehold_model::{AgentId, ExecutorId, ShardEpoch, ShardId};
 use leasehold_persistence::oplog::audit::{Layers, Options, Report, check};
 use leasehold_persistence::oplog::sqlite::{Point, Settings, SqliteAudit};
@@ -61,6 +62,42 @@ async fn meddle(folder: &Path, sql: &'static str) {
     sqlx::query("PRAGMA ignore_check_constraints = ON").execute(&mut connection).await.unwrap();
     sqlx::query(sql).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
+}
+
+/// Many claims, and many pages, are one call of SQLite: each answer belongs to its own agent, whatever those beside it are told.
+#[tokio::test]
+async fn agents_that_are_claimed_and_read_together_hear_each_their_own() {
+    let folder = TempDir::new().unwrap();
+    let store = SqliteOplogStore::open(folder.path()).await.unwrap();
+    let agents: Vec<_> = (0..50).map(agent).collect();
+    let taken = |number: usize| number.is_multiple_of(3);
+    for number in (0..agents.len()).filter(|number| taken(*number)) {
+        store.claim(&agents[number], SHARD, writer(9)).await.unwrap();
+    }
+    let fenced = Error::Fenced { recorded: Some(writer(9)), offered: writer(5) };
+    let commits = store.commits();
+    let claims = join_all(agents.iter().map(|agent| store.claim(agent, SHARD, writer(5)))).await;
+    for (number, claimed) in claims.into_iter().enumerate() {
+        let expected = if taken(number) { Err(fenced.clone()) } else { Ok(EntryIndex(1)) };
+        assert_eq!(claimed.map(|claimed| claimed.next), expected, "agent {number}");
+    }
+    assert!(store.commits() - commits <= 2, "they were claimed together");
+    for number in (0..agents.len()).filter(|number| !taken(*number)) {
+        // So many bytes tell whose entry it is, and every other agent has a second one.
+        for index in 1..=1 + number as u64 % 2 {
+            store.append(append(&agents[number], index, number)).await.unwrap();
+        }
+    }
+    let pages = join_all(agents.iter().map(|agent| store.read(agent, writer(5), EntryIndex(1), 10))).await;
+    for (number, page) in pages.into_iter().enumerate() {
+        let sizes = page.map(|entries| entries.iter().map(|it| it.entry.body.len()).collect::<Vec<_>>());
+        let expected = if taken(number) { Err(fenced.clone()) } else { Ok(vec![number; 1 + number % 2]) };
+        assert_eq!(sizes, expected, "agent {number}");
+    }
+    let again = join_all(agents.iter().map(|agent| store.claim(agent, SHARD, writer(6)))).await;
+    for (number, claimed) in again.into_iter().enumerate().filter(|(number, _)| !taken(*number)) {
+        assert_eq!(claimed.map(|claimed| claimed.next), Ok(EntryIndex(2 + number as u64 % 2)), "agent {number}");
+    }
 }
 
 #[tokio::test]
