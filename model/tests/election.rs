@@ -8,6 +8,8 @@ use quickcheck::{QuickCheck, TestResult};
 use std::time::Duration;
 
 const TTL_MS: u64 = 10_000;
+/// With a leader that answers nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn at(ms: u64) -> Tick {
     Tick(1_000_000_000_000).plus(Duration::from_millis(ms))
@@ -33,13 +35,23 @@ struct Bench(Election);
 impl Bench {
     fn new() -> Self {
         let allowance = Allowance::from_ppm(1_000).unwrap();
-        Self(Election::new(Settings { ttl: ttl(TTL_MS), allowance }, at(0)))
+        Self(Election::new(Settings { ttl: ttl(TTL_MS), allowance, patience: PATIENCE }, at(0)))
     }
 
+    /// A leader that is asked whether it works says so.
     fn step(&mut self, ms: u64, event: Event) -> Vec<Effect> {
+        let mut out = self.silently(ms, event);
+        if out.contains(&Effect::AskLeader(ME)) {
+            self.0.step(at(ms), Event::LeaderAnswered(ME), &mut out);
+        }
+        out.retain(|effect| !matches!(effect, Effect::Arm(_) | Effect::Note(_) | Effect::AskLeader(_)));
+        out
+    }
+
+    /// The same with one that says nothing, and everything that was asked for.
+    fn silently(&mut self, ms: u64, event: Event) -> Vec<Effect> {
         let mut out = Vec::new();
         self.0.step(at(ms), event, &mut out);
-        out.retain(|effect| !matches!(effect, Effect::Arm(_) | Effect::Note(_)));
         out
     }
 
@@ -75,6 +87,39 @@ fn a_leadership_lasts_from_before_the_keepalive_was_sent_by_the_ttl_that_was_gra
     let extended = [Effect::Extend(at(3_400 + 11_988)), Effect::KeepAlive(ME)];
     assert_eq!(bench.step(9_400, Event::KeptAlive(ME, Ok(Kept::Held(ttl(12_000))))), extended);
     assert!(bench.leads(15_387) && !bench.leads(15_388));
+}
+
+/// R45: whoever keeps the lease alive keeps no leader in office that works for nobody; nor waits until that has ended.
+#[test]
+fn a_leader_that_does_not_say_that_it_works_is_given_up() {
+    let kept = || Event::KeptAlive(ME, Ok(Kept::Held(ttl(TTL_MS))));
+    let silent = |out: &[Effect]| {
+        out.iter().any(|effect| matches!(effect, Effect::TakeDown(End::Silent(why)) if why.contains("5s")))
+    };
+    let mut bench = Bench::leader(TTL_MS);
+    assert!(bench.silently(3_400, Event::Timer).contains(&Effect::AskLeader(ME)), "with the keepalive");
+    bench.silently(3_500, kept());
+    let out = bench.silently(8_399, Event::LeaderAnswered(ME));
+    assert!(out.contains(&Effect::AskLeader(ME)) && !silent(&out), "just in time, and asked again: {out:?}");
+    bench.silently(8_400, kept());
+    bench.silently(8_500, Event::LeaderAnswered(CandidacyId(9)));
+    assert!(!silent(&bench.silently(13_398, Event::Timer)), "it has a millisecond left");
+    assert!(silent(&bench.silently(13_399, Event::Timer)), "another one's answer is none");
+    assert!(!bench.leads(13_399), "whatever the lease says");
+    assert_eq!(bench.step(13_399, Event::Ended(ME, "silent".into())), [Effect::Leave(ME)]);
+}
+
+#[test]
+fn a_leader_is_asked_once_at_a_time_by_a_timer_of_its_own_and_a_candidate_is_not() {
+    let mut bench = Bench::leader(TTL_MS);
+    let mut out = bench.silently(3_400, Event::Timer);
+    out.extend(bench.silently(3_500, Event::KeptAlive(ME, Err("away".into()))));
+    out.extend(bench.silently(3_550, Event::Timer));
+    assert_eq!(out.iter().filter(|effect| **effect == Effect::AskLeader(ME)).count(), 1, "{out:?}");
+    let armed = out.iter().rev().find(|effect| matches!(effect, Effect::Arm(_)));
+    assert_eq!(armed, Some(&Effect::Arm(at(8_400))), "while the keepalive is under way");
+    let asked = Bench::candidate(TTL_MS).silently(3_400, Event::Timer);
+    assert!(asked.contains(&Effect::KeepAlive(ME)) && !asked.contains(&Effect::AskLeader(ME)), "{asked:?}");
 }
 
 /// Case 14: an answer that comes after the deadline revives nothing.
@@ -362,6 +407,10 @@ impl World {
                     let kept = self.lease(id).map(|lease| lease.1 = ends).map_or(Kept::Gone, |()| Kept::Held(granted));
                     self.answer(|fails| Event::KeptAlive(id, if fails { Err("?".into()) } else { Ok(kept) }));
                 }
+                // Some leaders never answer.
+                Effect::AskLeader(id) => {
+                    self.answer(|fails| if fails { Event::Timer } else { Event::LeaderAnswered(id) });
+                }
                 Effect::Leave(id) => {
                     assert_ne!(self.leading, Some(id.0), "left while it leads");
                     self.leases.retain(|(lease, ..)| *lease != id.0);
@@ -437,7 +486,8 @@ fn place_of(id: i64) -> Leading {
 fn whatever_is_lost_or_late_it_never_outlasts_its_lease_and_leads_again_once_faults_stop() {
     fn holds(seed: u64, granted: u64) -> TestResult {
         let granted = 2_000 + granted % 20_000;
-        let settings = Settings { ttl: ttl(TTL_MS), allowance: Allowance::from_ppm(1_000).unwrap() };
+        let settings =
+            Settings { ttl: ttl(TTL_MS), allowance: Allowance::from_ppm(1_000).unwrap(), patience: PATIENCE };
         let mut w = World {
             election: Election::new(settings, at(0)),
             now: 0,

@@ -119,7 +119,8 @@ impl ReplicaProcess {
         let elections = EtcdElections::new(electing, config.cluster.clone()).storing_by(connection);
         let parts = ElectionParts {
             elections: Arc::new(elections) as Arc<dyn Elections>,
-            election: election::Settings { ttl, allowance: config.lease.allowance },
+            // As patient as a successor, who would wait for the lease of one that is dead.
+            election: election::Settings { ttl, allowance: config.lease.allowance, patience: leadership.lease_ttl },
             call_deadline: leadership.etcd.request_timeout,
             address,
             clock: Arc::new(HolderClock),
@@ -130,8 +131,6 @@ impl ReplicaProcess {
                 metrics: ManagerMetrics::register(&mut registry),
             },
             stage: Stage::on_this_thread(),
-            // As long as a successor would have waited for the lease of one that is dead.
-            leader_patience: leadership.lease_ttl,
             metrics: ElectionMetrics::register(&mut registry, Arc::new(HolderClock)),
         };
         let elected = elect_on_own_thread(parts);

@@ -5,9 +5,6 @@
 //! performs its effects: calls to [`Elections`], and the rise and fall of a leadership, whose actors are fresh each time
 //! ([`super::start`], a new `ManagerId`). It touches no shard state. What it knows it publishes as [`Standing`]; its end as [`ElectionEnd`].
 //!
-//! A leader that answers nobody must not be kept in office by a thread that is well: with each keepalive it is asked whether it is there, and
-//! one that has not answered for `leader_patience` is given up.
-//!
 //! Limits: one call of each kind under way, each bounded by `call_deadline`, but the observation of the leader, which waits. When it
 //! stops for whatever reason, the [`Gate`] of its leadership is closed; if it merely stood still, the gate would close by the clock.
 
@@ -60,8 +57,6 @@ pub struct ElectionParts {
     pub with: Surroundings,
     /// Where its actors run.
     pub stage: Stage,
-    /// For how long a leader may answer nothing before it is given up.
-    pub leader_patience: Duration,
     /// Counters.
     pub metrics: ElectionMetrics,
 }
@@ -76,8 +71,6 @@ struct Reign {
     starting: SpawnHandle,
     /// It is being taken down.
     ending: bool,
-    /// Its leader is being asked whether it is there.
-    asked: bool,
 }
 
 /// The actor; see the module.
@@ -133,7 +126,6 @@ impl Election {
                 self.ask(enlist, move |kept| (None, Event::Enlisted(id, kept)), ctx);
             }
             Effect::KeepAlive(id) => {
-                self.ask_leader(ctx);
                 let deadline = self.parts.call_deadline;
                 let keep_alive = async move { bounded(deadline, elections.keep_alive(id)).await };
                 let clock = Arc::clone(&self.parts.clock);
@@ -153,6 +145,7 @@ impl Election {
                 self.ask(leave, move |left| (None, Event::Left(id, left)), ctx);
             }
             Effect::Lead(leading, until) => self.lead(&leading, until, ctx),
+            Effect::AskLeader(id) => self.ask_leader(id, ctx),
             Effect::Extend(until) => {
                 if let Some(reign) = &self.reign {
                     reign.gate.extend(until);
@@ -224,7 +217,7 @@ impl Election {
                 }
             }
         }));
-        self.reign = Some(Reign { id, gate, handle: None, starting, ending: false, asked: false });
+        self.reign = Some(Reign { id, gate, handle: None, starting, ending: false });
     }
 
     fn reigns(&mut self, Running { handle, mut ended }: Running, ctx: &mut Context<Self>) {
@@ -250,21 +243,20 @@ impl Election {
         self.publish();
     }
 
-    /// Gives the leadership up if its leader does not say that it is there.
-    fn ask_leader(&mut self, ctx: &mut Context<Self>) {
-        let patience = self.parts.leader_patience;
-        let Some(reign) = self.reign.as_mut().filter(|reign| !reign.asked && !reign.ending) else { return };
-        let Some(handle) = reign.handle.clone() else { return };
-        reign.asked = true;
-        let id = reign.id;
-        let asked = async move { timeout(patience, handle.is_there()).await.map_err(|_| handle) };
+    /// A leader that is only starting is bounded by the time that its start may take.
+    fn ask_leader(&mut self, id: CandidacyId, ctx: &mut Context<Self>) {
+        let handle = self.reign.as_ref().filter(|reign| reign.id == id).and_then(|reign| reign.handle.clone());
+        let patience = self.parts.election.patience;
+        let asked = async move {
+            match handle {
+                // Longer than that nobody waits for the answer.
+                Some(handle) => timeout(patience, handle.is_there()).await.is_ok(),
+                None => true,
+            }
+        };
         ctx.spawn(asked.into_actor(self).map(move |answered, actor, ctx| {
-            let Some(reign) = actor.reign.as_mut().filter(|reign| reign.id == id) else { return };
-            reign.asked = false;
-            if let Err(handle) = answered {
-                let why = format!("its leader has answered nothing for {patience:?}");
-                handle.abandon(why.clone());
-                actor.reign_ended(id, why, ctx);
+            if answered {
+                actor.step(Event::LeaderAnswered(id), ctx);
             }
         }));
     }
@@ -281,12 +273,15 @@ impl Election {
                 ctx.cancel_future(starting);
                 let why = match end {
                     End::Asked => "asked to stop".to_owned(),
-                    End::Lost(why) => why,
+                    End::Lost(why) | End::Silent(why) => why,
                 };
-                // After the step that this is part of.
-                ctx.spawn(async {}.into_actor(self).map(move |(), actor, ctx| actor.reign_ended(id, why, ctx)));
+                self.end_after_this_step(id, why, ctx);
             }
             (Some(handle), End::Lost(why)) => handle.abandon(why),
+            (Some(handle), End::Silent(why)) => {
+                handle.abandon(why.clone());
+                self.end_after_this_step(id, why, ctx);
+            }
             (Some(handle), End::Asked) => {
                 let patience = self.parts.call_deadline;
                 let stop = async move {
@@ -298,6 +293,10 @@ impl Election {
                 ctx.spawn(stop.into_actor(self));
             }
         }
+    }
+
+    fn end_after_this_step(&self, id: CandidacyId, why: String, ctx: &mut Context<Self>) {
+        ctx.spawn(async {}.into_actor(self).map(move |(), actor, ctx| actor.reign_ended(id, why, ctx)));
     }
 
     fn reign_ended(&mut self, id: CandidacyId, why: String, ctx: &mut Context<Self>) {

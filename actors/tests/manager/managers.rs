@@ -39,7 +39,11 @@ impl Manager {
         let mut registry = Registry::default();
         let parts = ElectionParts {
             elections: Arc::clone(&way) as _,
-            election: election::Settings { ttl: Ttl::from_duration(TTL).unwrap(), allowance: Allowance::default() },
+            election: election::Settings {
+                ttl: Ttl::from_duration(TTL).unwrap(),
+                allowance: Allowance::default(),
+                patience: TTL,
+            },
             call_deadline: CALL,
             address: address.clone(),
             clock: Arc::new(clock.clone()),
@@ -50,7 +54,6 @@ impl Manager {
                 metrics: ManagerMetrics::register(&mut registry),
             },
             stage: Stage::beside_the_election(),
-            leader_patience: TTL,
             metrics: ElectionMetrics::register(&mut registry, Arc::new(clock.clone())),
         };
         let (actor, standing, ended) = Election::new(parts);

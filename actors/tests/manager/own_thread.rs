@@ -28,13 +28,17 @@ fn block_until(what: &str, condition: impl Fn() -> bool) {
 /// Leads `elections` by a lease of `ttl`, its actors on this thread; stops it after `test`.
 async fn leading(
     elections: MemoryElections,
-    (ttl, leader_patience): (Duration, Duration),
+    (ttl, patience): (Duration, Duration),
     test: impl AsyncFnOnce(&watch::Receiver<Standing>),
 ) {
     let lead = async {
         let parts = ElectionParts {
             elections: Arc::new(elections),
-            election: election::Settings { ttl: Ttl::from_duration(ttl).unwrap(), allowance: Allowance::default() },
+            election: election::Settings {
+                ttl: Ttl::from_duration(ttl).unwrap(),
+                allowance: Allowance::default(),
+                patience,
+            },
             call_deadline: ttl / 2,
             address: Address::new("127.0.0.1:7001").unwrap(),
             clock: Arc::new(HolderClock),
@@ -45,7 +49,6 @@ async fn leading(
                 metrics: ManagerMetrics::register(&mut Registry::default()),
             },
             stage: Stage::on_this_thread(),
-            leader_patience,
             metrics: ElectionMetrics::default(),
         };
         let (election, mut standing, mut ended) = elect_on_own_thread(parts).unwrap();

@@ -47,6 +47,8 @@ pub enum Event {
     KeptAlive(CandidacyId, Result<Kept<Ttl>, String>),
     /// [`Effect::Observe`] was answered by a read that saw every write before it.
     Observed(Result<Option<Leading>, String>),
+    /// [`Effect::AskLeader`] was answered.
+    LeaderAnswered(CandidacyId),
     /// Nothing of the leadership answers, pushes or writes any more; says why it ended.
     Ended(CandidacyId, String),
     /// [`Effect::Leave`] was answered.
@@ -68,6 +70,8 @@ pub enum Effect {
     Observe(Option<Leading>),
     /// Lead, until this instant at the latest. Answered by [`Event::Ended`], once, whatever happens.
     Lead(Leading, Tick),
+    /// Ask whoever leads in this process whether it works.
+    AskLeader(CandidacyId),
     /// The leadership lasts until this instant.
     Extend(Tick),
     /// From now on nothing of the leadership may answer or push.
@@ -91,6 +95,8 @@ pub enum End {
     Asked,
     /// It is lost; says how.
     Lost(String),
+    /// What leads does not answer, so that nobody waits until it has ended; says for how long.
+    Silent(String),
 }
 
 /// A call to the store.

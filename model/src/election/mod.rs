@@ -14,6 +14,9 @@
 //!
 //! A leadership is lost when its lease is gone, when its key is gone, or when a full lease period has passed without an acknowledged
 //! keepalive. A call that failed is none of these: it is repeated (cases 23, 27).
+//!
+//! A leader that works for nobody must not be kept in office by whoever keeps its lease alive: with each keepalive it is asked whether it
+//! works, and one that has not answered for `patience` is given up (R45).
 
 mod event;
 
@@ -31,6 +34,8 @@ pub struct Settings {
     pub ttl: Ttl,
     /// By how much clocks may differ in rate (R9).
     pub allowance: Allowance,
+    /// For how long a leader may answer nothing before it is given up.
+    pub patience: Duration,
 }
 
 /// The pause after the first failed call; it doubles.
@@ -89,6 +94,8 @@ struct Membership {
     noted: Tick,
     enlist: Repeat,
     role: Role,
+    /// Since when its leader has not answered whether it works.
+    asked: Option<Tick>,
     /// The store said that the lease is gone: there is nothing to leave.
     gone: bool,
 }
@@ -158,6 +165,7 @@ impl Election {
             Event::Enlisted(id, result) => self.enlisted(now, id, result, out),
             Event::KeptAlive(id, result) => self.kept_alive(now, id, result, out),
             Event::Observed(result) => self.observed(now, result, out),
+            Event::LeaderAnswered(id) => self.leader_answered(id),
             Event::Ended(id, why) => self.ended(now, id, why, out),
             Event::Left(id, result) => self.left(now, id, result, out),
             Event::Stop => self.stop(now, out),
@@ -180,7 +188,35 @@ impl Election {
         let Stage::In(member) = &self.stage else { return };
         if member.role != Role::TakingDown && !member.lease.is_live(now) {
             let why = format!("no keepalive was acknowledged for a whole lease of {:?}", member.ttl.as_duration());
-            self.lose(now, why, out);
+            return self.lose(now, why, out);
+        }
+        self.give_up_the_silent(now, out);
+    }
+
+    /// When a leader that was asked whether it works is given up.
+    fn silent_at(&self) -> Option<Tick> {
+        match &self.stage {
+            Stage::In(Membership { role: Role::Leading, asked, .. }) => {
+                asked.map(|asked| asked.plus(self.settings.patience))
+            }
+            Stage::In(_) | Stage::Out { .. } | Stage::Joining { .. } | Stage::Leaving { .. } | Stage::Stopped => None,
+        }
+    }
+
+    fn give_up_the_silent(&mut self, now: Tick, out: &mut Vec<Effect>) {
+        if self.silent_at().is_none_or(|at| now < at) {
+            return;
+        }
+        let why = format!("its leader has answered nothing for {:?}", self.settings.patience);
+        let Stage::In(member) = &mut self.stage else { return };
+        member.role = Role::TakingDown;
+        member.keepalive = Repeat::Idle;
+        out.push(Effect::TakeDown(End::Silent(why)));
+    }
+
+    fn leader_answered(&mut self, id: CandidacyId) {
+        if let Some(member) = self.member(id) {
+            member.asked = None;
         }
     }
 
@@ -206,6 +242,7 @@ impl Election {
                     noted,
                     enlist: Repeat::Due(now),
                     role: Role::Candidate,
+                    asked: None,
                     gone: false,
                 });
             }
@@ -417,6 +454,10 @@ impl Election {
                 if member.keepalive.take(now) {
                     member.noted = now;
                     out.push(Effect::KeepAlive(member.id));
+                    if member.role == Role::Leading && member.asked.is_none() {
+                        member.asked = Some(now);
+                        out.push(Effect::AskLeader(member.id));
+                    }
                 }
                 if member.enlist.take(now) {
                     out.push(Effect::Enlist(member.id));
@@ -452,7 +493,8 @@ impl Election {
             Stage::Joining { .. } | Stage::Stopped => [None, None, None],
         };
         let known_until = self.leader_known_until().filter(|_| !self.stopping);
-        let earliest = stage.into_iter().flatten().chain(self.observe.at()).chain(known_until).min();
+        let others = [self.observe.at(), known_until, self.silent_at()];
+        let earliest = stage.into_iter().chain(others).flatten().min();
         if let Some(at) = earliest
             && self.armed != Some(at)
         {

@@ -192,7 +192,7 @@ fn lost(answer: &Event) -> Event {
 impl State {
     fn first(Elections { scenario, bug, .. }: &Elections) -> Self {
         let bug = *bug;
-        let settings = Settings { ttl: ttl(), allowance: Allowance::default() };
+        let settings = Settings { ttl: ttl(), allowance: Allowance::default(), patience: ttl().as_duration() };
         let process = || Process { election: Election::new(settings, instant(0)), gate: None, armed: None };
         let mut state = Self {
             now: 0,
@@ -248,6 +248,10 @@ impl State {
                         events.extend(self.led(&mut process, effect, late));
                         continue;
                     }
+                    Effect::AskLeader(id) => {
+                        events.push(Event::LeaderAnswered(id));
+                        continue;
+                    }
                     Effect::Follow(_) | Effect::Note(_) | Effect::Exit => continue,
                 };
                 self.net.push(Part::new(Message::Call(at, self.now, call)));
@@ -278,6 +282,7 @@ impl State {
             | Effect::KeepAlive(_)
             | Effect::Observe(_)
             | Effect::Leave(_)
+            | Effect::AskLeader(_)
             | Effect::Follow(_)
             | Effect::Note(_)
             | Effect::Exit => {}

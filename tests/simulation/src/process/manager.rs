@@ -74,6 +74,7 @@ fn start(site: &Site, machine: &Machine) -> Started {
         election: election::Settings {
             ttl: Ttl::from_duration(ELECTION_TTL).expect("a lease of seconds"),
             allowance: Allowance::from_ppm(ALLOWANCE_PPM).expect("at most 10 %"),
+            patience: ELECTION_TTL,
         },
         call_deadline: CALL,
         address: address(&machine.host),
@@ -85,7 +86,6 @@ fn start(site: &Site, machine: &Machine) -> Started {
             metrics: ManagerMetrics::register(&mut registry),
         },
         stage: Stage::beside_the_election(),
-        leader_patience: ELECTION_TTL,
         metrics: ElectionMetrics::register(&mut registry, holder),
     };
     let (election, standing, ended) = Election::new(parts);
