@@ -185,7 +185,9 @@ fn lost(answer: &Event) -> Event {
         Event::Enlisted(id, _) => failure(&Call::Enlist(*id)),
         Event::KeptAlive(id, _) => failure(&Call::KeepAlive(*id)),
         Event::Left(id, _) => failure(&Call::Leave(*id)),
-        Event::Observed(_) | Event::Timer | Event::Ended(..) | Event::Stop => failure(&Call::Observe(None)),
+        Event::Observed(_) | Event::Timer | Event::LeaderAnswered(_) | Event::Ended(..) | Event::Stop => {
+            failure(&Call::Observe(None))
+        }
     }
 }
 
