@@ -60,7 +60,7 @@ impl Default for HostLimits {
     fn default() -> Self {
         let (store_timeout, agent) = (Duration::from_secs(5), AgentLimits::default());
         let sweep_archive_every = Duration::from_secs(3600);
-        Self { agents: 10_000, recoveries: 16, store_timeout, idle_after: None, sweep_archive_every, agent }
+        Self { agents: 10_000, recoveries: 64, store_timeout, idle_after: None, sweep_archive_every, agent }
     }
 }
 
